@@ -11,6 +11,7 @@ spawner finds it.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from typing import Literal, TypeVar
 from skyserve_exec.errors import BadInput
 
 MARK = "__skyserve_operation__"
-NAME = re.compile(r"^[a-z][a-z0-9_]{0,62}$")
+NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 Function = TypeVar("Function", bound=Callable[..., object])
 
 
@@ -52,15 +53,24 @@ def operation(
         BadInput: the name or another argument is not valid.
     """
 
+    if callable(name):
+        raise BadInput("the operation decorator takes parentheses: @operation()")
+
     def mark(function: Function) -> Function:
         chosen = name or function.__name__
-        if not NAME.match(chosen):
+        if not NAME.fullmatch(chosen):
             raise BadInput(f"operation name {chosen!r}: lower-case letters, digits and _ only, at most 63")
         if schedule_type not in {"short", "long"}:
             raise BadInput(f"operation {chosen}: schedule_type must be 'short' or 'long', not {schedule_type!r}")
-        if deadline is not None and not deadline > 0:
+        if restartable not in {True, False}:
+            raise BadInput(f"operation {chosen}: restartable must be True or False, not {restartable!r}")
+        if deadline is not None and not _is_duration(deadline):
             raise BadInput(f"operation {chosen}: deadline must be a number of seconds above 0, not {deadline!r}")
         setattr(function, MARK, OwnOperation(chosen, schedule_type, restartable, deadline))
         return function
 
     return mark
+
+
+def _is_duration(seconds: object) -> bool:
+    return isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 < seconds < math.inf
