@@ -1,0 +1,1 @@
+"""Measures this project beside Huey on SQLite and Celery on Redis: `python -m benchmarks`."""
