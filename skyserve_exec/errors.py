@@ -2,9 +2,9 @@
 
     SkyserveError
     ├─ BadInput (400) ── UnsupportedField, AmbiguousId
-    ├─ Unauthorized (401)   Forbidden (403)   NotFound (404)   Conflict (409)
+    ├─ Unauthorized (401)   Forbidden (403)   NotFound (404)   Conflict (409) ── SchemaTooNew
     ├─ TooLarge (413)       WrongContentType (415)
-    ├─ Busy (429)           Unavailable (503) ── Draining      DiskFull (507)
+    ├─ Busy (429)           Unavailable (503) ── Draining, StoreBusy      DiskFull (507)      StoreFailed
     ├─ ServerNotRunning     ServerUnreachable     StartFailed     StreamIncomplete
     └─ RequestFailed ── RequestWasCancelled        what .result() raises for a request that did not succeed
 
@@ -99,6 +99,12 @@ class Conflict(SkyserveError):
     exit_code = EXIT_CONFLICT
 
 
+class SchemaTooNew(Conflict):
+    """A newer release has written this database; nothing in it was touched."""
+
+    hint = "Start the newer release again, or choose another state directory with --state-dir or SKYSERVE_STATE_DIR."
+
+
 class TooLarge(SkyserveError):
     """The body is larger than the server takes."""
 
@@ -134,6 +140,19 @@ class Draining(Unavailable):
     """The server is stopping and takes no new work."""
 
     hint = "Send it again when the server is back; running requests can still be followed and cancelled."
+
+
+class StoreBusy(Unavailable):
+    """Another process holds the database's write lock; nothing was written. Try again soon."""
+
+    hint = "It passes by itself; if it stays, see which process has the database open (a shell, a backup)."
+    retry_after = 1
+
+
+class StoreFailed(SkyserveError):
+    """The database cannot be read or written: damaged, not a database, read-only, or the disk fails."""
+
+    hint = "Check the disk and the rights of the state directory; a damaged database can be moved away."
 
 
 class DiskFull(SkyserveError):

@@ -18,13 +18,13 @@ class RequestRow:
     """One row of the requests table, columns in table order. Times are wall-clock seconds, sizes bytes.
 
     `payload`, `result`, `error` and `resume` are JSON text. `lock_key`: requests with the same key run one at a time,
-    in order. `attempts` counts starts. `boot_id` is the server life that ran it last.
+    in order. `attempts` counts starts. `boot_id` is the server life that ran it last. What may be large comes last: SQLite
+    walks through a row's overflow pages to reach a column behind them.
     """
 
     seq: int
     request_id: str
     name: str
-    payload: str
     status: str
     schedule_type: str
     user: str
@@ -44,6 +44,7 @@ class RequestRow:
     reason: str | None
     exit_code: int | None
     peak_rss: int | None
+    payload: str
     result: str | None
     error: str | None
     resume: str | None

@@ -1,0 +1,170 @@
+"""The schemas of the databases, as numbered steps, and how a file gets to the newest one.
+
+`PRAGMA user_version` is the number of steps a file has seen. Each step is one immediate transaction that includes the
+new number: a process killed in it leaves the old schema, and of several that open a file one migrates, the others wait.
+
+Room: the store, while a database is opened.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from skyserve_exec.errors import SchemaTooNew, StoreBusy
+from skyserve_exec.store.database import Database, connect, connect_read_only
+
+Step = Sequence[str]
+OPEN_SECONDS = 5.0  # how long opening may wait for another process that migrates
+RETRY_SECONDS = 0.005
+
+REQUESTS: Sequence[Step] = (
+    (
+        """
+        CREATE TABLE requests (
+            seq                 INTEGER PRIMARY KEY AUTOINCREMENT,  -- never reused, so it is the order and the cursor
+            request_id          TEXT NOT NULL,
+            name                TEXT NOT NULL,
+            status              TEXT NOT NULL CHECK (status IN (
+                -- (submit) -> PENDING
+                -- PENDING  -> RUNNING | CANCELLED
+                -- RUNNING  -> SUCCEEDED | FAILED | CANCELLED | PENDING
+                'PENDING', 'RUNNING', 'SUCCEEDED', 'FAILED', 'CANCELLED')),
+            schedule_type       TEXT NOT NULL CHECK (schedule_type IN ('long', 'short')),
+            "user"              TEXT NOT NULL,
+            cluster             TEXT,
+            lock_key            TEXT CHECK (lock_key <> ''),
+            restartable         INTEGER NOT NULL,
+            deadline            REAL,
+            idempotency_key     TEXT,
+            fingerprint         TEXT,
+            created_at          REAL NOT NULL,
+            started_at          REAL,
+            finished_at         REAL,
+            attempts            INTEGER NOT NULL,
+            boot_id             TEXT,
+            slot                TEXT,
+            cancel_requested_at REAL,
+            reason              TEXT,
+            exit_code           INTEGER,
+            peak_rss            INTEGER,
+            payload             TEXT NOT NULL,
+            result              TEXT,
+            error               TEXT,
+            resume              TEXT
+        )
+        """,
+        "CREATE UNIQUE INDEX requests_id ON requests (request_id)",
+        """
+        CREATE UNIQUE INDEX requests_key ON requests ("user", idempotency_key) WHERE idempotency_key IS NOT NULL
+        """,
+        # The queues. Requests without a lock key stand together (NULL), in order; those with one stand by key.
+        "CREATE INDEX requests_pending ON requests (schedule_type, lock_key, seq) WHERE status = 'PENDING'",
+        "CREATE INDEX requests_running ON requests (schedule_type, seq) WHERE status = 'RUNNING'",
+        """
+        CREATE INDEX requests_locks ON requests (lock_key, status, seq)
+        WHERE lock_key IS NOT NULL AND status IN ('PENDING', 'RUNNING')
+        """,
+        # All that lists filter by, in list order: one index for every combination, scanned without touching the rows,
+        # and always written at its end, where an index per filter would dirty one more page each.
+        'CREATE INDEX requests_list ON requests (seq, status, name, "user", cluster, schedule_type, created_at)',
+    ),
+)
+
+CLUSTERS: Sequence[Step] = (
+    (
+        """
+        CREATE TABLE clusters (
+            name       TEXT PRIMARY KEY,
+            infra      TEXT NOT NULL,
+            status     TEXT NOT NULL CHECK (status IN (
+                -- (launch) -> INIT -> UP -> STOPPED -> INIT; any -> (down)
+                'INIT', 'UP', 'STOPPED')),
+            "user"     TEXT NOT NULL,
+            directory  TEXT NOT NULL,
+            resources  TEXT NOT NULL,
+            handle     TEXT NOT NULL,
+            created_at REAL NOT NULL,
+            updated_at REAL NOT NULL,
+            last_task  TEXT
+        )
+        """,
+    ),
+)
+
+
+def open_database(path: Path, steps: Sequence[Step], *, busy_seconds: float) -> Database:
+    """Opens the file, makes it if it is not there, and brings its schema up to date.
+
+    Raises:
+        SchemaTooNew: a newer release wrote it; it is not touched.
+        StoreBusy: another process migrates for longer than 5 s.
+        DiskFull, StoreFailed: the file cannot be made or written.
+    """
+    if path.exists():
+        _refuse_newer_unopened(path, steps)
+    deadline = time.monotonic() + OPEN_SECONDS
+    database = _retried(lambda: connect(path, busy_seconds=busy_seconds), deadline)
+    try:
+        while (version := _version(database, steps)) < len(steps):
+            _retried(lambda: _step(database, steps, version), deadline)
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def open_reader(path: Path, steps: Sequence[Step]) -> Database:
+    """Opens the file for reading only.
+
+    Raises:
+        SchemaTooNew: a newer release wrote it.
+        StoreBusy: it has not been brought up to date yet.
+        StoreFailed: it is not there or damaged.
+    """
+    database = connect_read_only(path)
+    try:
+        if _version(database, steps) < len(steps):
+            raise StoreBusy(f"{path}: its schema is not up to date yet", hint="The server does that when it starts.")
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def _step(database: Database, steps: Sequence[Step], version: int) -> None:
+    with database.transaction():
+        if _version(database, steps) != version:
+            return  # another process was first
+        for sql in steps[version]:
+            database.execute(sql)
+        database.execute(f"PRAGMA user_version = {version + 1}")
+
+
+def _version(database: Database, steps: Sequence[Step]) -> int:
+    version = int(database.row("PRAGMA user_version")[0])
+    if version > len(steps):
+        raise SchemaTooNew(f"{database.path}: has schema {version}, this release knows schemas up to {len(steps)}")
+    return version
+
+
+def _refuse_newer_unopened(path: Path, steps: Sequence[Step]) -> None:
+    # A connection that may write would already touch the file: it sets the journal mode and, as the last one to leave,
+    # copies what is left in the log.
+    database = connect_read_only(path)
+    try:
+        _version(database, steps)
+    finally:
+        database.close()
+
+
+def _retried(action: Callable[[], Database | None], deadline: float) -> Database:
+    """Repeats what fails on a lock: SQLite itself does not wait for the lock in which the journal mode is changed."""
+    while True:
+        try:
+            return action()  # type: ignore[return-value]
+        except StoreBusy:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(RETRY_SECONDS)
