@@ -5,6 +5,7 @@ Room: every process. The only module that reads the environment for configuratio
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Mapping
@@ -27,6 +28,7 @@ class Setting:
     help: str
     low: float | None = None
     high: float | None = None
+    variable: str = ""  # where SKYSERVE_NAME already means something else
 
     @property
     def type(self) -> type:
@@ -34,7 +36,7 @@ class Setting:
 
     @property
     def env(self) -> str:
-        return f"SKYSERVE_{self.name.upper()}"
+        return self.variable or f"SKYSERVE_{self.name.upper()}"
 
     @property
     def option(self) -> str:
@@ -49,7 +51,12 @@ TABLE: tuple[Setting, ...] = (
     Setting("long_executors", 0, "Long requests that run at once; 0 sizes it from CPUs and memory.", 0, 512),
     Setting("short_executors", 0, "Short requests that run at once; 0 sizes it from CPUs and memory.", 0, 512),
     Setting("operations", "", "Modules with own operations, separated by commas; imported by the spawner."),
-    Setting("token", True, "Require the token of the state directory; may be switched off on loopback only."),
+    Setting(
+        "token",
+        True,
+        "Require the token of the state directory; may be switched off on loopback only.",
+        variable="SKYSERVE_REQUIRE_TOKEN",  # SKYSERVE_TOKEN holds a client's token
+    ),
     Setting("allowed_hosts", "", "More names to accept in the Host header, separated by commas."),
     Setting("max_body_bytes", 8 * MIB, "Largest request body.", KIB, 1024 * MIB),
     Setting("max_result_bytes", 4 * MIB, "Largest JSON result of an operation.", KIB, 64 * MIB),
@@ -125,6 +132,37 @@ def load(options: Mapping[str, Any] | None = None, environ: Mapping[str, str] | 
 def from_json(values: Mapping[str, Any]) -> Settings:
     """Settings that another process of the same server has loaded already."""
     return Settings(**{field.name: values[field.name] for field in fields(Settings)})
+
+
+@dataclass(frozen=True, slots=True)
+class ChildEnvironment:
+    """What serve tells a child at its exec: descriptors, who the parent is, and the settings."""
+
+    channel: int
+    listener: int | None
+    parent: int
+    settings: Settings
+
+
+def for_child(settings: Settings, *, channel: int, listener: int | None, parent: int) -> dict[str, str]:
+    """The variables that `child_environment` reads in the child."""
+    told = {
+        "SKYSERVE_CHANNEL_FD": str(channel),
+        "SKYSERVE_PARENT_PID": str(parent),
+        "SKYSERVE_SETTINGS": json.dumps(settings.to_json()),
+    }
+    return told if listener is None else told | {"SKYSERVE_LISTEN_FD": str(listener)}
+
+
+def child_environment() -> ChildEnvironment:
+    """Takes what serve told this child out of its environment, so that nothing it starts sees it."""
+    listener = os.environ.pop("SKYSERVE_LISTEN_FD", None)
+    return ChildEnvironment(
+        channel=int(os.environ.pop("SKYSERVE_CHANNEL_FD")),
+        listener=None if listener is None else int(listener),
+        parent=int(os.environ.pop("SKYSERVE_PARENT_PID")),
+        settings=from_json(json.loads(os.environ.pop("SKYSERVE_SETTINGS"))),
+    )
 
 
 def split_names(text: str) -> tuple[str, ...]:

@@ -37,7 +37,7 @@ def test_an_option_wins_over_the_environment_over_the_default() -> None:
 
 
 def test_an_option_of_zero_or_false_is_given() -> None:
-    assert load({"port": 0, "token": False}, SKYSERVE_PORT="47000", SKYSERVE_TOKEN="1").port == 0
+    assert load({"port": 0, "token": False}, SKYSERVE_PORT="47000", SKYSERVE_REQUIRE_TOKEN="1").port == 0
     assert load({"token": False}).token is False
 
 
@@ -56,7 +56,12 @@ def test_every_setting_is_read_from_its_variable(row: settings.Setting) -> None:
 
 @pytest.mark.parametrize(("text", "value"), [("1", True), ("TRUE", True), ("yes", True), ("0", False), ("Off", False)])
 def test_words_for_yes_and_no(text: str, value: bool) -> None:
-    assert load(None, SKYSERVE_TOKEN=text).token is value
+    assert load(None, SKYSERVE_REQUIRE_TOKEN=text).token is value
+
+
+def test_a_client_token_in_the_environment_is_no_server_setting() -> None:
+    assert load(None, SKYSERVE_TOKEN="s3cret").token is True
+    assert settings.token_of({"SKYSERVE_TOKEN": "s3cret"}) == "s3cret"
 
 
 @pytest.mark.parametrize(
