@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.celery_tasks import BROKER, make_app
 from benchmarks.contest import EXECUTOR, Contestant
-from benchmarks.processes import Launched, fresh_place, free_port, wait_until
+from benchmarks.processes import Launched, free_port, fresh_place, wait_until
 from benchmarks.scale import CALL_SECONDS, EXECUTORS
 
 

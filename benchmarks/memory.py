@@ -2,8 +2,8 @@
 
 Room: the benchmark's processes. Reads /proc only.
 
-PSS divides a page by the processes that share it, so the PSS of a tree is what the tree really takes. USS is what would be
-free if this one process ended: its private pages.
+PSS divides a page by the processes that share it, so the PSS of a tree is what the tree really takes. USS is what would
+be free if this one process ended: its private pages.
 """
 
 from __future__ import annotations

@@ -41,9 +41,12 @@ def main(arguments: list[str]) -> int:
     tempfile.tempdir = directory
     adopt_orphans()
     signal.signal(signal.SIGTERM, _leave)
+    signal.signal(signal.SIGALRM, _leave)
+    scale = QUICK if size == "quick" else FULL
+    signal.alarm(int(scale.limit_seconds) + 10)  # should the parent be gone by then
     begin, busy = time.monotonic(), busy_seconds()
     try:
-        body = _run(name, QUICK if size == "quick" else FULL, measures)
+        body = _run(name, scale, measures)
     finally:
         stray = end_descendants()
     seconds = time.monotonic() - begin
