@@ -5,6 +5,7 @@ Room: http, in threads; never on the event loop. Reads only, through a connectio
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,6 +91,10 @@ class RequestReader:
         """The whole rows, in the order of the ids; unknown ones are missing."""
         found = (self.get(request_id) for request_id in ids)
         return [row for row in found if row is not None]
+
+    def statuses(self, ids: Sequence[str]) -> dict[str, str]:
+        """Where these requests stand, in one query; unknown ones are missing."""
+        return dict(self.database.rows(sql.SELECT_STATUSES, (json.dumps(list(ids)),)))
 
     def resolve(self, prefix: str, *, limit: int = 10) -> list[str]:
         """Full ids that begin with this, at most `limit`: none is unknown, several are ambiguous."""

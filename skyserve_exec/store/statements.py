@@ -104,6 +104,11 @@ WHERE request_id = ? AND status = 'RUNNING'
 # Where one request stands.
 SELECT_STATUS = "SELECT status FROM requests WHERE request_id = ?"
 
+# Where many requests stand: one query, however many ids. (PostgreSQL: request_id = ANY(?).)
+SELECT_STATUSES = """
+SELECT r.request_id, r.status FROM json_each(?) AS asked JOIN requests AS r ON r.request_id = asked.value
+"""
+
 # One whole row.
 SELECT_REQUEST = "SELECT * FROM requests WHERE request_id = ?"
 
