@@ -39,8 +39,12 @@ class Target:
             lines.append("Connection: close")
         return "\r\n".join(lines).encode() + b"\r\n\r\n" + content
 
+    @property
+    def address(self) -> tuple[str, int]:
+        return self.host, self.port
+
     def connect(self) -> socket.socket:
-        sock = socket.create_connection((self.host, self.port), CALL_SECONDS)
+        sock = socket.create_connection(self.address, CALL_SECONDS)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return sock
 

@@ -20,12 +20,12 @@ TITLE = "sky: "
 class OurServer:
     """One server, from its launch on."""
 
-    def __init__(self, place: Path | None = None, options: tuple[str, ...] = ()) -> None:
+    def __init__(self, place: Path | None = None, *, short: int = EXECUTORS, options: tuple[str, ...] = ()) -> None:
         self.place = place or fresh_place()
         self.state = self.place / "state"
         self.target: Target | None = None
         argv = [sys.executable, "-m", "skyserve_exec.serve", "--state-dir", str(self.state), "--port", "0"]
-        argv += ["--operations", "benchmarks.ours_operations", "--short-executors", str(EXECUTORS), *options]
+        argv += ["--operations", "benchmarks.ours_operations", "--short-executors", str(short), *options]
         self.launched = Launched(argv, self.place)
 
     def is_healthy(self) -> bool:
