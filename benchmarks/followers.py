@@ -144,6 +144,10 @@ async def _follow(
     request = target.request("GET", f"/api/stream?request_id={request_id}&follow=true", None, headers, keep=False)
     loop = asyncio.get_running_loop()
     followers: list[Follower] = []
+
+    def one() -> Follower:
+        return Follower(request, seen, done, count)
+
     while len(followers) < count:
         some = min(20, count - len(followers))
         made = (

@@ -9,7 +9,8 @@ import sqlite3
 import time
 import uuid
 from collections.abc import Iterator
-from dataclasses import astuple, fields
+from dataclasses import fields
+from operator import attrgetter
 from pathlib import Path
 from statistics import median
 
@@ -71,6 +72,7 @@ def calls(rows: int) -> dict[str, str]:
         "all_filters": "status=SUCCEEDED&name=noop&user=nobody&cluster=c7&schedule_type=short&since=1",
         "id": f"request_id={FIRST_ID}",
         "id_prefix": "request_id=abc",
+        "id_prefix_1": "request_id=a&limit=1000",
     }
 
 
@@ -79,11 +81,11 @@ def fill(state: Path, rows: int) -> None:
     place = StateDir(state)
     place.make()
     RequestStore.open(place.database).close()
-    names = ", ".join(f'"{field.name}"' for field in fields(RequestRow))
-    marks = ", ".join("?" for _ in fields(RequestRow))
+    names = [field.name for field in fields(RequestRow)]
+    columns, marks = ", ".join(f'"{name}"' for name in names), ", ".join("?" for _ in names)
     database = sqlite3.connect(place.database)
     with database:
-        database.executemany(f"INSERT INTO requests ({names}) VALUES ({marks})", map(astuple, _rows(rows)))
+        database.executemany(f"INSERT INTO requests ({columns}) VALUES ({marks})", map(attrgetter(*names), _rows(rows)))
     database.close()
 
 
