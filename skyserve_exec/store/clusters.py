@@ -66,8 +66,7 @@ class ClusterRegistry:
         """Moves the cluster to a state. None: it is gone or, with `expected`, it was not in that state."""
         values = (str(ClusterStatus(status)), now, name, expected, expected)
         with self.database.transaction():
-            row = self.database.write_returning(sql.SET_CLUSTER_STATUS, values)
-        return None if row is None else ClusterRow(*row)
+            return self.get(name) if self.database.write(sql.SET_CLUSTER_STATUS, values) else None
 
     def update(
         self,
@@ -80,10 +79,9 @@ class ClusterRegistry:
         last_task: str | None = None,
     ) -> ClusterRow | None:
         """New facts, and the time of them; what is not given stays. None: no such cluster."""
+        values = (now, directory, resources, handle, last_task, name)
         with self.database.transaction():
-            values = (now, directory, resources, handle, last_task, name)
-            row = self.database.write_returning(sql.UPDATE_CLUSTER, values)
-        return None if row is None else ClusterRow(*row)
+            return self.get(name) if self.database.write(sql.UPDATE_CLUSTER, values) else None
 
     def get(self, name: str) -> ClusterRow | None:
         """The cluster; None: no such cluster."""

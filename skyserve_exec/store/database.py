@@ -5,6 +5,7 @@ Room: serve, http and executors. Blocks on the disk and, at most as long as aske
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import sqlite3
@@ -12,25 +13,35 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from skyserve_exec.errors import DiskFull, SkyserveError, StoreBusy, StoreFailed
 
 SLOW_SECONDS = 0.1
-OLDEST_SQLITE = (3, 35, 0)  # RETURNING
+OLDEST_SQLITE = (3, 35, 0)
 
 # One call into SQLite waits for a lock at most so long; in between Python delivers signals, so that a cancel is not
 # held up by a lock.
 LOCK_STEP_SECONDS = 0.1
 
-# A checkpoint copies the log's pages into the database and waits for the disk, inside the COMMIT that reached the limit.
-# A page that was written many times is copied once, so a longer log means less work in all but a longer stall each time.
-# The log is then reused from its start, which is faster than growing it: a commit that grows a file also waits for the
-# file system's journal. Hence the size limit, to which a log that outgrew it (a reader held an old snapshot) is cut back,
-# lies above what a checkpoint normally finds.
+# A checkpoint copies the log's pages into the database and waits for the disk, inside the COMMIT that reaches this many
+# pages (8 MB). A page that was written many times is copied once, so a longer log means less work in all, but a longer
+# stall each time (5 to 10 ms here). The log is then written again from its start, which is faster than to grow it: a
+# commit that grows a file waits for the file system's journal too. So the limit to which a log is cut back that outgrew
+# its size (a reader held an old snapshot, or a disk was full) lies above what a checkpoint normally finds.
 CHECKPOINT_PAGES = 2000
 LOG_BYTES = 16 * 1024 * 1024
 CACHE_KIB = 8192
+FILE_FAULTS = frozenset(
+    {
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_CORRUPT,
+        sqlite3.SQLITE_NOTADB,
+        sqlite3.SQLITE_PERM,
+    }
+)
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +65,7 @@ class Database:
             DiskFull: nothing was written.
             StoreFailed: the disk or the file is damaged; nothing was written.
         """
-        if self.connection.in_transaction:
+        if self.is_open():
             raise RuntimeError("transactions do not nest")
         begun = time.monotonic()
         try:
@@ -64,11 +75,11 @@ class Database:
             locked = time.monotonic()
             yield
             worked = time.monotonic()
-            if not self.connection.in_transaction:
+            if not self.is_open():
                 raise StoreFailed(f"{self.path}: the transaction was rolled back because a statement of it failed")
             self.execute("COMMIT")
         except BaseException:
-            if self.connection.in_transaction:
+            if self.is_open():
                 with suppress(sqlite3.Error):
                     self.connection.execute("ROLLBACK")
             raise
@@ -83,38 +94,36 @@ class Database:
                 (ended - worked) * 1000,
             )
 
+    def is_open(self) -> bool:
+        """Whether a transaction is open: SQLite itself ends one after some failures."""
+        return self.connection.in_transaction
+
     def write(self, sql: str, values: Sequence[Any] = ()) -> int:
         """Runs a statement of the open transaction; returns how many rows it changed."""
-        if not self.connection.in_transaction:
+        if not self.is_open():
             raise RuntimeError("writes need a transaction")
         return self.execute(sql, values).rowcount
-
-    def write_returning(self, sql: str, values: Sequence[Any] = ()) -> Any:
-        """Runs a statement of the open transaction; returns the one row it RETURNs, or None."""
-        if not self.connection.in_transaction:
-            raise RuntimeError("writes need a transaction")
-        return self.row(sql, values)
 
     def row(self, sql: str, values: Sequence[Any] = ()) -> Any:
         """The first row as a tuple, or None."""
         try:
             return self.connection.execute(sql, values).fetchone()
         except sqlite3.Error as error:
-            raise named(error, self.path) from error
+            raise_named(error, self.path)
 
     def rows(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:
         """All rows as tuples."""
         try:
             return self.connection.execute(sql, values).fetchall()
         except sqlite3.Error as error:
-            raise named(error, self.path) from error
+            raise_named(error, self.path)
 
     def execute(self, sql: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
         """Runs one statement under the errors of this module."""
         try:
             return self.connection.execute(sql, values)
         except sqlite3.Error as error:
-            raise named(error, self.path) from error
+            raise_named(error, self.path)
 
     def close(self) -> None:
         self.connection.close()
@@ -149,26 +158,19 @@ def connect_read_only(path: Path, *, busy_seconds: float = 5.0) -> Database:
     return _connect(path.absolute().as_uri() + "?mode=ro", path, busy_seconds)
 
 
-def named(error: sqlite3.Error, path: Path) -> Exception:
-    """The error of this project for one of SQLite's; faults of this program stay what they are."""
+def raise_named(error: sqlite3.Error, path: Path) -> NoReturn:
+    """Raises the error of this project for one of SQLite's; faults of this program stay what they are."""
     extended = getattr(error, "sqlite_errorcode", 0)
     code = extended & 0xFF
     if code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}:
-        return StoreBusy(f"{path}: another process holds the lock")
+        raise StoreBusy(f"{path}: another process holds the lock") from error
     if code == sqlite3.SQLITE_FULL or (code in {sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN} and _is_full(path)):
-        return DiskFull(f"{path}: the disk is full")
+        raise DiskFull(f"{path}: the disk is full") from error
     if extended == sqlite3.SQLITE_IOERR_WRITE:
-        return DiskFull(f"{path}: cannot be written: over a quota or a file size limit, or the disk fails")
-    if code in {
-        sqlite3.SQLITE_IOERR,
-        sqlite3.SQLITE_CANTOPEN,
-        sqlite3.SQLITE_READONLY,
-        sqlite3.SQLITE_CORRUPT,
-        sqlite3.SQLITE_NOTADB,
-        sqlite3.SQLITE_PERM,
-    }:
-        return StoreFailed(f"{path}: {error}")
-    return error
+        raise DiskFull(f"{path}: over a quota or a file size limit, or the disk fails") from error
+    if code in FILE_FAULTS:
+        raise StoreFailed(f"{path}: {error}") from error
+    raise error
 
 
 def _connect(uri: str, path: Path, busy_seconds: float) -> Database:
@@ -182,12 +184,16 @@ def _connect(uri: str, path: Path, busy_seconds: float) -> Database:
             check_same_thread=False,
         )
     except sqlite3.Error as error:
-        raise named(error, path) from error
+        raise_named(error, path)
     return Database(connection, path, busy_seconds)
 
 
 def _set_up(database: Database) -> None:
-    database.execute("PRAGMA journal_mode=WAL")
+    # Readers never wait for the writer, and a commit is one append.
+    mode = database.row("PRAGMA journal_mode=WAL")[0]
+    if mode != "wal":
+        raise StoreFailed(f"{database.path}: its file system cannot hold a shared database (journal mode {mode})")
+    # A commit returns when the disk has it: what was acknowledged survives a power cut.
     database.execute("PRAGMA synchronous=FULL")
     database.execute(f"PRAGMA wal_autocheckpoint={CHECKPOINT_PAGES}")
     database.execute(f"PRAGMA journal_size_limit={LOG_BYTES}")
@@ -211,7 +217,7 @@ def _make_private(path: Path) -> None:
 
 
 def _file_error(path: Path, error: OSError) -> SkyserveError:
-    if error.errno in {28, 122}:  # ENOSPC, EDQUOT
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
         return DiskFull(f"{path}: {error.strerror}")
     return StoreFailed(f"{path}: cannot be made: {error.strerror}")
 

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from skyserve_exec.errors import SchemaTooNew, StoreBusy
 from skyserve_exec.store.database import Database, connect, connect_read_only
 
 Step = Sequence[str]
+Made = TypeVar("Made")
 OPEN_SECONDS = 5.0  # how long opening may wait for another process that migrates
 RETRY_SECONDS = 0.005
 
@@ -61,7 +64,7 @@ REQUESTS: Sequence[Step] = (
         """,
         # The queues. Requests without a lock key stand together (NULL), in order; those with one stand by key.
         "CREATE INDEX requests_pending ON requests (schedule_type, lock_key, seq) WHERE status = 'PENDING'",
-        "CREATE INDEX requests_running ON requests (schedule_type, seq) WHERE status = 'RUNNING'",
+        "CREATE INDEX requests_running ON requests (seq) WHERE status = 'RUNNING'",
         """
         CREATE INDEX requests_locks ON requests (lock_key, status, seq)
         WHERE lock_key IS NOT NULL AND status IN ('PENDING', 'RUNNING')
@@ -104,15 +107,24 @@ def open_database(path: Path, steps: Sequence[Step], *, busy_seconds: float) -> 
     """
     if path.exists():
         _refuse_newer_unopened(path, steps)
-    deadline = time.monotonic() + OPEN_SECONDS
-    database = _retried(lambda: connect(path, busy_seconds=busy_seconds), deadline)
+    database = _retried(partial(connect, path, busy_seconds=busy_seconds))
     try:
-        while (version := _version(database, steps)) < len(steps):
-            _retried(lambda: _step(database, steps, version), deadline)
+        migrate(database, steps)
     except BaseException:
         database.close()
         raise
     return database
+
+
+def migrate(database: Database, steps: Sequence[Step]) -> None:
+    """Takes the steps that the database has not seen; safe in several processes at once.
+
+    Raises:
+        SchemaTooNew: a newer release wrote it.
+        StoreBusy: another process migrates for longer than 5 s.
+    """
+    for number in range(_version(database, steps), len(steps)):
+        _retried(partial(_step, database, steps, number))
 
 
 def open_reader(path: Path, steps: Sequence[Step]) -> Database:
@@ -133,13 +145,13 @@ def open_reader(path: Path, steps: Sequence[Step]) -> Database:
     return database
 
 
-def _step(database: Database, steps: Sequence[Step], version: int) -> None:
+def _step(database: Database, steps: Sequence[Step], number: int) -> None:
     with database.transaction():
-        if _version(database, steps) != version:
+        if _version(database, steps) != number:
             return  # another process was first
-        for sql in steps[version]:
+        for sql in steps[number]:
             database.execute(sql)
-        database.execute(f"PRAGMA user_version = {version + 1}")
+        database.execute(f"PRAGMA user_version = {number + 1}")
 
 
 def _version(database: Database, steps: Sequence[Step]) -> int:
@@ -159,11 +171,12 @@ def _refuse_newer_unopened(path: Path, steps: Sequence[Step]) -> None:
         database.close()
 
 
-def _retried(action: Callable[[], Database | None], deadline: float) -> Database:
+def _retried(action: Callable[[], Made]) -> Made:
     """Repeats what fails on a lock: SQLite itself does not wait for the lock in which the journal mode is changed."""
+    deadline = time.monotonic() + OPEN_SECONDS
     while True:
         try:
-            return action()  # type: ignore[return-value]
+            return action()
         except StoreBusy:
             if time.monotonic() >= deadline:
                 raise

@@ -89,12 +89,10 @@ class RequestStore:
         """
         if not slots:
             return []
-        kind, limit = schedule_type, len(slots)
-        seqs = self.database.rows(sql.SELECT_CLAIMABLE, (kind, kind, kind, limit, limit))
         claimed = []
-        for slot, (seq,) in zip(slots, seqs, strict=False):
-            row = self.database.write_returning(sql.CLAIM, (slot, boot_id, now, seq))
-            claimed.append(RequestRow(*row))
+        for slot, seq in zip(slots, self._claimable(schedule_type, len(slots)), strict=False):
+            if self.database.write(sql.CLAIM, (slot, boot_id, now, seq)):
+                claimed.append(RequestRow(*self.database.row(sql.SELECT_REQUEST_BY_SEQ, (seq,))))
         return claimed
 
     def settle(
@@ -116,8 +114,7 @@ class RequestStore:
         if status not in TERMINAL:
             raise ValueError(f"{status} is not terminal")
         values = (str(status), now, result, error, exit_code, peak_rss, reason, request_id)
-        row = self.database.write_returning(sql.SETTLE, values)
-        return None if row is None else RequestRow(*row)
+        return self._row(request_id) if self.database.write(sql.SETTLE, values) else None
 
     def requeue(self, request_id: str, *, reason: str) -> bool:
         """RUNNING -> PENDING at its old place, with its attempts and `resume`.
@@ -132,8 +129,7 @@ class RequestStore:
 
     def cancel_pending(self, request_id: str, *, now: float, error: str) -> RequestRow | None:
         """PENDING -> CANCELLED. None: it was not PENDING, and nothing happened."""
-        row = self.database.write_returning(sql.CANCEL_PENDING, (now, error, request_id))
-        return None if row is None else RequestRow(*row)
+        return self._row(request_id) if self.database.write(sql.CANCEL_PENDING, (now, error, request_id)) else None
 
     def mark_cancel(self, request_id: str, *, now: float, reason: str) -> bool:
         """Notes on a RUNNING request that it shall end; keeps the first time and reason. False: it was not RUNNING."""
@@ -160,8 +156,18 @@ class RequestStore:
         """Leaves the file complete: the last one to leave copies the log into it."""
         self.database.close()
 
+    def _row(self, request_id: str) -> RequestRow:
+        return RequestRow(*self.database.row(sql.SELECT_REQUEST, (request_id,)))
+
+    def _claimable(self, schedule_type: str, limit: int) -> list[int]:
+        if self.database.row(sql.SELECT_ANY_LOCK, (schedule_type,)) is None:
+            rows = self.database.rows(sql.SELECT_OLDEST, (schedule_type, limit))
+        else:
+            rows = self.database.rows(sql.SELECT_OLDEST_UNLOCKED, (*[schedule_type] * 4, limit, limit))
+        return [row[0] for row in rows]
+
     def _is_same(self, request: Submit) -> bool:
-        row = RequestRow(*self.database.row(sql.SELECT_REQUEST, (request.request_id,)))
+        row = self._row(request.request_id)
         if (row.name, row.user, row.payload) != (request.name, request.user, request.payload):
             raise Conflict(f"request_id: {request.request_id} belongs to another request")
         return True
