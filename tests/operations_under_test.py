@@ -180,6 +180,12 @@ def raise_error(kind: str = "ValueError", message: str = "wrong on purpose") -> 
 
 
 @operation()
+def raise_odd_message(kind: Literal["surrogate", "long", "controls"]) -> NoReturn:
+    """Fails with a message that is hard to carry."""
+    raise ValueError({"surrogate": "a \ud800 b", "long": "x" * 1_000_000, "controls": "nul \x00 and \x1b[31m"}[kind])
+
+
+@operation()
 def unencodable(kind: str) -> Any:
     """A result that JSON cannot hold."""
     loop: list[Any] = []
