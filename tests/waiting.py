@@ -12,7 +12,7 @@ POLL_SECONDS = 0.01
 Seen = TypeVar("Seen")
 
 
-def wait_until(condition: Callable[[], Seen], *, seconds: float = 10.0, what: str) -> Seen:
+def wait_until(condition: Callable[[], Seen | None], *, seconds: float = 10.0, what: str) -> Seen:
     """The first true value of `condition`; an AssertionError that says `what` and the last value after `seconds`."""
     deadline = time.monotonic() + seconds
     while True:

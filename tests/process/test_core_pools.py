@@ -68,7 +68,7 @@ def test_QU05_QU06_a_burst_is_queued_and_the_machine_stays_bounded(tmp_path: Pat
         def all_done() -> bool:
             nonlocal most
             most = max(most, len(executors(server)))
-            return server.record(ids[-1])["status"] == "SUCCEEDED"
+            return bool(server.record(ids[-1])["status"] == "SUCCEEDED")
 
         wait_until(all_done, seconds=60, what="the last of 300 is done")
         assert {server.get(request_id)["status"] for request_id in ids} == {"SUCCEEDED"}
