@@ -11,6 +11,9 @@ READS_ENVIRONMENT = {
     "settings.py": "the one place for settings",
     "node/agent.py": "stands alone on a node; makes the environment of a job",
     "executor/__main__.py": "tells setproctitle, before it is imported, to leave the environment block alone",
+    "server/__main__.py": "the same",
+    "pool/children.py": "makes the environment of serve's own children",
+    "logsetup.py": "whether a child logs to the terminal, as serve told it",
     "executor/baseline.py": "puts back what an operation changed",
     "executor/child_start.py": "makes the environment of a tail",
 }
