@@ -69,6 +69,7 @@ class Welcome(Message):
     token: str | None
     settings: dict[str, Any]
     own_operations: list[dict[str, Any]]
+    started_at: float = 0.0  # of serve, wall clock
 
 
 @dataclass(frozen=True, slots=True)
