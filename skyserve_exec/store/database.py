@@ -86,7 +86,7 @@ class Database:
         ended = time.monotonic()
         if ended - begun > SLOW_SECONDS:
             log.warning(
-                "slow transaction on %s: %.0f ms (%.0f waiting for the lock, %.0f in it, %.0f committing)",
+                "slow transaction on %s: %.0f ms (%.0f ms waiting for the lock, %.0f in it, %.0f committing)",
                 self.path.name,
                 (ended - begun) * 1000,
                 (locked - begun) * 1000,

@@ -8,6 +8,7 @@ Room: the store, while a database is opened.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -105,7 +106,7 @@ def open_database(path: Path, steps: Sequence[Step], *, busy_seconds: float) -> 
         StoreBusy: another process migrates for longer than 5 s.
         DiskFull, StoreFailed: the file cannot be made or written.
     """
-    if path.exists():
+    if os.access(path, os.F_OK):
         _refuse_newer_unopened(path, steps)
     database = _retried(partial(connect, path, busy_seconds=busy_seconds))
     try:
