@@ -37,6 +37,10 @@ class Channel:
         return self.sock.fileno()
 
     @property
+    def is_closed(self) -> bool:
+        return self.sock.fileno() < 0
+
+    @property
     def wants_write(self) -> bool:
         return bool(self._outbox)
 

@@ -15,7 +15,7 @@ class LockHeld(Exception):
 
 
 class Lock:
-    """An exclusive lock, held from `take` to `release` or the process's death; children do not inherit it (O_CLOEXEC)."""
+    """An exclusive lock, held from `take` to `release` or the process's death; not inherited by children."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

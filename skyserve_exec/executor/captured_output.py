@@ -1,0 +1,43 @@
+"""Everything the request and its children print, into its log file.
+
+Room: executor process. Works on descriptors 1 and 2, so children that inherit them are caught as well.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from skyserve_exec.system.deathwatch import flush_c_streams
+
+
+@contextmanager
+def captured_output(log_path: Path) -> Iterator[None]:
+    """Sends descriptors 1 and 2 to the log until the block ends; an empty log is removed again."""
+    saved = os.dup(1), os.dup(2)
+    log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    stdin, stdout, stderr = sys.stdin, sys.stdout, sys.stderr
+    try:
+        yield
+    finally:
+        _flush(sys.stdout, sys.stderr, stdout, stderr)
+        flush_c_streams()
+        sys.stdin, sys.stdout, sys.stderr = stdin, stdout, stderr
+        for number, copy in zip((1, 2), saved, strict=True):
+            os.dup2(copy, number)
+            os.close(copy)
+        if os.fstat(log).st_size == 0:
+            log_path.unlink(missing_ok=True)
+        os.close(log)
+
+
+def _flush(*streams: object) -> None:
+    for stream in streams:
+        # A stream that the operation put there may be closed or broken in its own ways.
+        with suppress(Exception):
+            stream.flush()  # type: ignore[attr-defined]

@@ -1,0 +1,182 @@
+"""Runs one request: its output into its log, its end as a report, and everything it changed put back.
+
+Room: executor process, main thread.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+import os
+import traceback
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import orjson
+
+from skyserve_exec.errors import RequestInterrupted, SkyserveError
+from skyserve_exec.executor.baseline import Baseline
+from skyserve_exec.executor.captured_output import captured_output
+from skyserve_exec.executor.loaded_operations import LoadedOperations
+from skyserve_exec.messages import Finished, HandOff, Run
+from skyserve_exec.paths import StateDir
+from skyserve_exec.record import error_object
+from skyserve_exec.request_context import CURRENT, ExitCode, RequestContext, TailHandOff
+from skyserve_exec.settings import Settings
+from skyserve_exec.states import Outcome
+
+TRACEBACK_CHARACTERS = 8000
+MESSAGE_CHARACTERS = 10_000
+
+
+@dataclass(slots=True)
+class Running:
+    """Which request runs now; the signal handler reads and marks it. No request: nothing is interrupted."""
+
+    request_id: str | None = None
+    interrupted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    outcome: Outcome
+    result: str | None = None
+    error: dict[str, Any] | None = None
+    exit_code: int | None = None
+
+
+def run_request(
+    order: Run,
+    running: Running,
+    operations: LoadedOperations,
+    settings: Settings,
+    baseline: Baseline,
+    slot: str,
+) -> Finished | HandOff:
+    """Runs it to its end and says how it ended; never raises for what the operation does."""
+    with captured_output(Path(order.log_path)):
+        end = _call(order, running, operations, settings)
+        why = baseline.restore(settings, interrupted=running.interrupted)
+    if slot.startswith("long") and not why:
+        why = "served its request"
+    running.interrupted = False
+    if isinstance(end, TailHandOff):
+        return HandOff(
+            request_id=order.request_id,
+            argv=list(end.argv),
+            env=dict(end.env),
+            cwd=str(end.cwd),
+            resume=dict(end.resume),
+            reason=end.reason,
+            reusable=not why,
+            why_not_reusable=why,
+        )
+    return Finished(order.request_id, end.outcome.value, end.result, end.error, end.exit_code, not why, why)
+
+
+def _call(order: Run, running: Running, operations: LoadedOperations, settings: Settings) -> _End | TailHandOff:
+    context = RequestContext(
+        order.request_id, order.name, order.attempt, order.user, StateDir(settings.state_path), order.resume
+    )
+    token = CURRENT.set(context)
+    try:
+        try:
+            item = operations.by_name.get(order.name)
+            if item is None:
+                return _End(Outcome.FAILED, error=_unknown_operation(order.name))
+            payload = orjson.loads(order.payload)
+            running.request_id = order.request_id
+            value = item.call(payload)
+        finally:
+            running.request_id = None
+        return _ended_well(value, running, settings)
+    except RequestInterrupted as interrupt:
+        running.request_id = None
+        running.interrupted = True
+        return _End(Outcome.INTERRUPTED, error=error_object(type(interrupt).__name__, str(interrupt)))
+    except BaseException as error:  # the wall of this room: what the operation raised becomes the row's error
+        running.request_id = None
+        return _failed(error, running)
+    finally:
+        CURRENT.reset(token)
+
+
+def _ended_well(value: object, running: Running, settings: Settings) -> _End | TailHandOff:
+    if running.interrupted:
+        # It was told to stop and returned as if nothing had been said: it did not do its work.
+        return _End(Outcome.INTERRUPTED, error=error_object("RequestInterrupted", "it was told to stop"))
+    if isinstance(value, TailHandOff):
+        return value
+    exit_code = None
+    if isinstance(value, ExitCode):
+        exit_code, value = value.code, value.result
+    try:
+        result = _encoded(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        message = f"the result cannot be written as JSON: {error}"
+        return _End(Outcome.FAILED, error=error_object("ResultNotJson", message, hint="Return plain JSON values."))
+    if len(result) > settings.max_result_bytes:
+        message = f"the result has {len(result)} bytes, more than max_result_bytes ({settings.max_result_bytes})"
+        hint = "Write large results to a file and return its path."
+        return _End(Outcome.FAILED, error=error_object("ResultTooLarge", message, hint=hint))
+    return _End(Outcome.SUCCEEDED, result=result, exit_code=exit_code)
+
+
+def _encoded(value: object) -> str:
+    """JSON text that every reader takes: no NaN, no lone surrogates, 64-bit integers."""
+    if value is None:
+        return "null"
+    text = json.dumps(value, allow_nan=False, default=_plain, separators=(",", ":"))
+    orjson.loads(text)
+    return text
+
+
+def _plain(value: object) -> object:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, Path | UUID):
+        return str(value)
+    if isinstance(value, enum.Enum):
+        return value.value
+    if hasattr(value, "model_dump"):  # a pydantic model
+        return value.model_dump(mode="json")
+    raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+def _failed(error: BaseException, running: Running) -> _End:
+    if running.interrupted:
+        # Cleaning up after the interrupt failed; it is still the interrupt that ended it.
+        traceback.print_exception(error)
+        return _End(Outcome.INTERRUPTED, error=error_object(type(error).__name__, _message_of(error)))
+    if isinstance(error, SkyserveError):
+        body = error_object(type(error).__name__, error.message, hint=error.hint)
+        code = getattr(error, "job_exit_code", None)
+        return _End(Outcome.FAILED, error=body, exit_code=code)
+    if isinstance(error, SystemExit):
+        code = error.code if isinstance(error.code, int) else (0 if error.code is None else 1)
+        body = error_object("SystemExit", f"the operation left with exit code {code}: {error.code}")
+        return _End(Outcome.FAILED, error=body, exit_code=code)
+    text = "".join(traceback.format_exception(error))
+    os.write(2, text.encode(errors="backslashreplace"))
+    body = error_object(type(error).__name__, _message_of(error), traceback=text[-TRACEBACK_CHARACTERS:])
+    return _End(Outcome.FAILED, error=body)
+
+
+def _message_of(error: BaseException) -> str:
+    try:
+        text = str(error)
+    except Exception as broken:  # a user's __str__ may raise anything
+        text = f"(its message cannot be shown: {type(broken).__name__})"
+    # What is no valid Unicode must not make the report unreadable.
+    return text[:MESSAGE_CHARACTERS].encode(errors="backslashreplace").decode()
+
+
+def _unknown_operation(name: str) -> dict[str, Any]:
+    hint = "Start the server with the module that holds it: --operations MODULE."
+    return error_object("UnknownOperation", f"this server has no operation {name}", hint=hint)
