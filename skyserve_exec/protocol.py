@@ -18,7 +18,7 @@ JobName = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f/]{1,100}$"
 EnvName = Annotated[str, StringConstraints(pattern=ENV_PATTERN)]
 EnvValue = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")]
 Script = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$", max_length=1_000_000)]
-JobId = Annotated[int, Field(ge=1)]
+JobId = Annotated[int, Field(ge=1, le=1_000_000_000)]
 
 
 class Payload(BaseModel):

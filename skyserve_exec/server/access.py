@@ -49,6 +49,7 @@ class Access:
         if not name:
             return False
         name = name.lower().strip("[]").rstrip(".")
+        local_address = local_address.removeprefix("::ffff:")  # IPv4 on a socket for both
         return name in LOOPBACK_NAMES or name in self._hosts or name == local_address or _is_loopback(name)
 
     def _check_host(self, host: bytes, local_address: str) -> None:

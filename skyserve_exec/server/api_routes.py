@@ -68,7 +68,7 @@ class ApiRoutes:
 
     async def health(self) -> Response:
         """Version, settings, pools, what waits, and this process's own figures."""
-        return json_response(await self._health.page())
+        return json_response(self._health.page())
 
     async def metrics(self) -> Response:
         """Figures for Prometheus."""

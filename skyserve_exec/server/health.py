@@ -5,10 +5,10 @@ Room: http process, event loop.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import time
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,8 @@ class Health:
         self._http = http
         self._on_disk = version.__version__
         self._read_at = 0.0
+        self._look: Future[str] = Future()
+        self._look.set_result(self._on_disk)
 
     @property
     def is_alive(self) -> bool:
@@ -55,7 +57,7 @@ class Health:
         link = self._http.link
         return link.draining or (link.snapshot is not None and link.snapshot.draining)
 
-    async def page(self) -> dict[str, Any]:
+    def page(self) -> dict[str, Any]:
         """Everything, for `sky api info`."""
         http, snapshot = self._http, self._http.link.snapshot
         problem = self.problem
@@ -63,7 +65,7 @@ class Health:
             "status": "draining" if self.is_draining else "unhealthy" if problem else "healthy",
             "problem": problem,
             "version": version.__version__,
-            "version_on_disk": await self._version_on_disk(),
+            "version_on_disk": self._version_on_disk(),
             "api_version": API_VERSION,
             "boot_id": http.boot_id,
             "pid": os.getppid(),
@@ -101,13 +103,17 @@ class Health:
                 return f"no {name} executor can work"
         return ""
 
-    async def _version_on_disk(self) -> str:
+    def _version_on_disk(self) -> str:
+        """As of the last look; the next look is under way then, since a disk may not answer."""
         now = time.monotonic()
-        if now - self._read_at > VERSION_SECONDS:
+        if now - self._read_at > VERSION_SECONDS and self._look.done():
             self._read_at = now
-            loop = asyncio.get_running_loop()
-            self._on_disk = await loop.run_in_executor(self._http.disk, _read_version, Path(version.__file__))
+            self._look = self._http.looks.submit(_read_version, Path(version.__file__))
+            self._look.add_done_callback(self._remember)
         return self._on_disk
+
+    def _remember(self, look: Future[str]) -> None:
+        self._on_disk = look.result()
 
 
 def _read_version(path: Path) -> str:

@@ -64,7 +64,7 @@ def bad_input(details: Sequence[Mapping[str, Any]], model: type[BaseModel] | Non
     first = details[0]
     if first["type"] == "extra_forbidden" and model is not None:
         return UnsupportedField("; ".join(lines), hint=_known(first["loc"], model))
-    return BadInput("; ".join(lines), hint="Nothing was started. See the schema in /openapi.json or /api/operations.")
+    return BadInput("; ".join(lines), hint=f"/openapi.json describes the {where}.")
 
 
 def place_name(place: Place, where: str = "body") -> str:

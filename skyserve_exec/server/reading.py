@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from skyserve_exec.errors import AmbiguousId, BadInput, NotFound, Unavailable
 from skyserve_exec.record import RequestRow
+from skyserve_exec.states import Status
 from skyserve_exec.store.request_reader import ListQuery, Page, RequestReader, Waiting
 
 READERS = 2
@@ -41,7 +42,7 @@ class Reading:
         return await self._ask(lambda reader: reader.statuses(request_ids))
 
     async def page(self, query: ListQuery) -> tuple[Page, dict[str, Waiting]]:
-        """One page, and for its first pending rows what they wait for."""
+        """One page, and what its pending rows wait for."""
         return await self._ask(lambda reader: _page(reader, query))
 
     async def waiting(self, row: RequestRow) -> Waiting:
@@ -117,13 +118,9 @@ def unknown(request_id: str) -> NotFound:
     return NotFound(f"request_id: there is no request {request_id}", hint="'sky api status' lists the requests.")
 
 
-PENDING_EXPLAINED = 50
-
-
 def _page(reader: RequestReader, query: ListQuery) -> tuple[Page, dict[str, Waiting]]:
     page = reader.list(query)
-    pending = [row for row in page.rows if row.status == "PENDING"][:PENDING_EXPLAINED]
-    return page, {row.request_id: reader.waiting(row) for row in pending}
+    return page, reader.explain([row for row in page.rows if row.status == Status.PENDING])
 
 
 def _only(text: str, ids: Sequence[str]) -> str:

@@ -49,14 +49,15 @@ class StallWatch:
             self._loop.call_later(self._interval, self._tick)
 
     def _watch(self) -> None:
-        woken = time.monotonic()
+        woken, worked = time.monotonic(), time.process_time()
         while not self._over.wait(self._interval):
-            slept_since, woken = woken, time.monotonic()
-            if woken - slept_since > self._interval + self._limit / 2:
-                continue  # this thread did not run either
-            if woken - self._ticked > self._limit:
+            late = time.monotonic() - woken - self._interval
+            busy = time.process_time() - worked
+            # Late and idle: the whole process was stopped, or the machine. Late and busy: C code held the interpreter.
+            stopped = late > self._limit / 2 and busy < late / 2
+            if time.monotonic() - self._ticked > self._limit and not stopped:
                 self._report(self._ticked)
-                woken = time.monotonic()
+            woken, worked = time.monotonic(), time.process_time()
 
     def _report(self, last_tick: float) -> None:
         where = _blocking_frame(sys._current_frames().get(self._loop_thread))

@@ -9,6 +9,7 @@ Room: http process, event loop. A stream occupies no thread.
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,7 @@ import orjson
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from skyserve_exec.errors import Busy
+from skyserve_exec.errors import Busy, SkyserveError
 from skyserve_exec.record import RequestRow
 from skyserve_exec.server.log_chunk import Chunk
 from skyserve_exec.server.log_feed import LogFeed
@@ -25,6 +26,8 @@ from skyserve_exec.server.reading import unknown
 from skyserve_exec.server.state import HttpState
 from skyserve_exec.server.waiting import Watch
 from skyserve_exec.states import Status
+
+log = logging.getLogger(__name__)
 
 WAITING_SECONDS = 5.0  # how often a pending request's place is told
 HEARTBEAT = b": heartbeat\n\n"
@@ -113,6 +116,9 @@ class _Follower:
             attached.join(self._row.request_id)
         try:
             await self._follow()
+        except SkyserveError as error:
+            # Too late for an error answer: the stream is cut, and the client goes on from where it was.
+            log.warning("a stream is cut: %s", error.message, extra={"request_id": self._row.request_id})
         finally:
             listening.cancel()
             if attached is not None:

@@ -19,13 +19,14 @@ from skyserve_exec.states import Status
 class Watch:
     """One party that waits for one request. Register first, then read the row: no push falls between."""
 
-    __slots__ = ("_wake", "record", "request_id", "settled", "since", "started", "wants_start")
+    __slots__ = ("_wake", "over", "record", "request_id", "settled", "since", "started", "wants_start")
 
     def __init__(self, request_id: str, wake: Callable[[], None] | None, wants_start: bool) -> None:
         self.request_id = request_id
         self.wants_start = wants_start
         self.settled = False
         self.started = False
+        self.over = False  # the server ends: answer with what there is
         self.record: dict[str, Any] | None = None  # None although settled: too large for a push, read the row
         self.since = time.monotonic()
         self._wake = wake
@@ -36,7 +37,7 @@ class Watch:
 
     async def settled_within(self, seconds: float) -> bool:
         """Waits for the end of the request, or of the server, or of the time; whether the request has ended."""
-        if self.settled or seconds <= 0:
+        if self.settled or self.over or seconds <= 0:
             return self.settled
         loop = asyncio.get_running_loop()
         future = loop.create_future()
@@ -63,6 +64,7 @@ class Waiting:
     def watch(self, request_id: str, wake: Callable[[], None] | None = None, *, wants_start: bool = False) -> Watch:
         """Registers a watch; `unwatch` must follow."""
         watch = Watch(request_id, wake, wants_start)
+        watch.over = self.goodbye
         self._watches.setdefault(request_id, []).append(watch)
         return watch
 
@@ -94,6 +96,7 @@ class Waiting:
         self.goodbye = True
         for watches in list(self._watches.values()):
             for watch in list(watches):
+                watch.over = True
                 watch.wake()
 
     def awaited(self, longer_than: float) -> list[str]:
