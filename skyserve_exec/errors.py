@@ -178,9 +178,13 @@ class ServerUnreachable(SkyserveError):
 
 
 class StartFailed(SkyserveError):
-    """The server ended before it was healthy."""
+    """The server ended before it was healthy. `last_lines` is what it said last."""
 
     exit_code = EXIT_UNREACHABLE
+
+    def __init__(self, message: str, *, hint: str | None = None, request_id: str | None = None) -> None:
+        super().__init__(message, hint=hint, request_id=request_id)
+        self.last_lines: list[str] = []
 
 
 class StreamIncomplete(SkyserveError):

@@ -170,6 +170,19 @@ def split_names(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
+def told_names(options: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """The settings that somebody has chosen, by an option or the environment."""
+    environ = os.environ if environ is None else environ
+    return tuple(row.name for row in TABLE if options.get(row.name) is not None or row.env in environ)
+
+
+def state_dir_of(environ: Mapping[str, str] | None = None) -> Path:
+    """The state directory a client looks into when it is told none."""
+    environ = os.environ if environ is None else environ
+    row = TABLE[0]
+    return Path(environ.get(row.env) or row.default).expanduser().absolute()
+
+
 def endpoint_of(environ: Mapping[str, str] | None = None) -> str | None:
     """The endpoint a client is told by its environment, if any."""
     environ = os.environ if environ is None else environ
@@ -180,6 +193,17 @@ def token_of(environ: Mapping[str, str] | None = None) -> str | None:
     """The token a client is told by its environment, if any."""
     environ = os.environ if environ is None else environ
     return environ.get("SKYSERVE_TOKEN") or None
+
+
+def own_environment() -> Mapping[str, str]:
+    """The environment of this process: where `--env NAME` takes a value from."""
+    return os.environ
+
+
+def wants_colour(environ: Mapping[str, str] | None = None) -> bool:
+    """Whether a terminal may be sent colours (NO_COLOR, TERM=dumb)."""
+    environ = os.environ if environ is None else environ
+    return not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
 
 
 def _checked(row: Setting, value: Any) -> Any:
