@@ -18,8 +18,8 @@ class RequestRow:
     """One row of the requests table, columns in table order. Times are wall-clock seconds, sizes bytes.
 
     `payload`, `result`, `error` and `resume` are JSON text. `lock_key`: requests with the same key run one at a time,
-    in order. `attempts` counts starts. `boot_id` is the server life that ran it last. What may be large comes last: SQLite
-    walks through a row's overflow pages to reach a column behind them.
+    in order. `attempts` counts starts. `boot_id` is the server life that ran it last. What may be large comes last:
+    SQLite walks through a row's overflow pages to reach a column behind them.
     """
 
     seq: int
