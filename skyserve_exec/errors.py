@@ -4,6 +4,7 @@
     ├─ BadInput (400) ── UnsupportedField, AmbiguousId
     ├─ Unauthorized (401)   Forbidden (403)   NotFound (404)   Conflict (409) ── SchemaTooNew
     ├─ TooLarge (413)       WrongContentType (415)
+    ├─ SetupFailed
     ├─ Busy (429)           Unavailable (503) ── Draining, StoreBusy      DiskFull (507)      StoreFailed
     ├─ ServerNotRunning     ServerUnreachable     StartFailed     StreamIncomplete
     └─ RequestFailed ── RequestWasCancelled        what .result() raises for a request that did not succeed
@@ -191,6 +192,12 @@ class StreamIncomplete(SkyserveError):
     """The stream was cut before the end was known."""
 
     exit_code = EXIT_STREAM_INCOMPLETE
+
+
+class SetupFailed(SkyserveError):
+    """The setup of a task ended with an exit code other than 0; the cluster stays."""
+
+    exit_code = EXIT_REQUEST_FAILED
 
 
 class RequestFailed(SkyserveError):

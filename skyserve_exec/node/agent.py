@@ -117,7 +117,7 @@ def cancel(node: Node, options: dict[str, str], words: list[str]) -> Any:
             raise Refused("Unavailable", "jobs have not ended in time: " + ", ".join(map(str, targets)))
         ensure_scheduler(node)
         time.sleep(step)
-        step = min(2 * step, 0.25)
+        step = min(2 * step, 0.1)
     return {"cancelled": [number for number in targets if node.state(number)["status"] == "CANCELLED"]}
 
 
@@ -163,6 +163,8 @@ def explained(node: Node, states: dict[int, dict[str, Any]]) -> list[dict[str, A
     first = next((number for number, state in active.items() if state["status"] == "PENDING"), None)
     for number, state in states.items():
         state["job_id"] = number
+        del state["process"]
+        state["log_bytes"] = size_of(node.job(number, "run.log"))
         if state["status"] == "PENDING" and number != first:
             state["reason"] = f"waits behind job {first}"
         elif state["status"] == "PENDING":
@@ -171,6 +173,13 @@ def explained(node: Node, states: dict[int, dict[str, Any]]) -> list[dict[str, A
             held = ", running: job " + ", ".join(running) if running else ""
             state["reason"] = "needs " + ", ".join(lacks) + held if lacks else "starts now"
     return list(states.values())
+
+
+def size_of(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:
+        return 0
 
 
 # --- one scheduler, and no moment without one -----------------------------------------------------------------------

@@ -9,7 +9,9 @@ from tests.architecture.source import FUNCTIONS, NODES, PACKAGE, TREES
 
 READS_ENVIRONMENT = {
     "settings.py": "the one place for settings",
-    "node/agent.py": "stands alone on a node; makes the environment of a job",
+    "node/agent.py": "stands alone on a node; makes the environment of a scheduler",
+    "node/job_start.py": "stands alone on a node; makes the environment of a job",
+    "runners/local.py": "makes the environment of a command",
     "executor/__main__.py": "tells setproctitle, before it is imported, to leave the environment block alone",
     "server/__main__.py": "the same",
     "pool/children.py": "makes the environment of serve's own children",

@@ -1,0 +1,1 @@
+"""Where a command runs: one interface, one implementation for each kind of place."""
