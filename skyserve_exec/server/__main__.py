@@ -69,6 +69,8 @@ def main() -> int:
     app = build_app(http)
     gc.collect()
     gc.freeze()
+    # A large body becomes a million objects at once, none of them garbage: look for garbage less often.
+    gc.set_threshold(50_000, 20, 50)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve(app, http, listener, early))
     logging.shutdown()

@@ -53,6 +53,8 @@ class StatusQuery(Query):
     cluster: Name | None = None
     schedule_type: ScheduleType | None = None
     since: float | None = Field(default=None, ge=0, le=1e11, description="Created then or later, Unix seconds.")
-    request_id: list[Id] = Field(default=[], max_length=100, description="Ids or beginnings; repeated or with commas.")
+    request_id: list[Annotated[str, StringConstraints(max_length=8000)]] = Field(
+        default=[], max_length=100, description="Ids or beginnings; repeated or with commas."
+    )
     limit: int = Field(default=100, ge=1, le=MAX_LIMIT)
     cursor: int | None = Field(default=None, ge=0, le=LAST_SEQ, description="`next_cursor` of the page before.")

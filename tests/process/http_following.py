@@ -74,7 +74,8 @@ class Following:
         if not fields:
             self.heartbeats += 1
             return
-        kind, data = fields[b"event"], orjson.loads(fields[b"data"]) if fields[b"event"] != b"bytes" else None
+        kind = fields[b"event"]
+        data: Any = None if kind == b"bytes" else orjson.loads(fields[b"data"])
         if kind == b"text":
             self.pieces.append(Piece(time.monotonic(), "text", int(fields[b"id"]), data.encode()))
         elif kind == b"bytes":

@@ -126,6 +126,10 @@ class StandIn:
                 self.tell(Settled({request_id: record_of(row)}))
         return row
 
+    def tell_settled_without_record(self, request_id: str) -> None:
+        """As for a record that is too large for a message."""
+        self.tell(Settled({request_id: None}))
+
     def log(self, request_id: str) -> Path:
         return self.state.log_of(request_id)
 

@@ -177,7 +177,7 @@ def test_a_chunked_body_without_a_length_is_taken(peer: StandIn) -> None:
     ],
 )
 def test_bad_headers(peer: StandIn, headers: dict[str, str], names: str) -> None:
-    encoded = {key: value.encode("latin-1") for key, value in headers.items()}
+    encoded = [(key.encode(), value.encode("latin-1")) for key, value in headers.items()]
     answer = peer.http.post("/queue", json={}, headers=encoded)
     assert answer.status_code == 400, answer.text
     assert names in answer.json()["error"]["message"]

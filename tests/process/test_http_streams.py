@@ -6,6 +6,7 @@ import itertools
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -217,15 +218,16 @@ def test_the_end_is_found_although_no_push_came(peer: StandIn) -> None:
 def test_offsets_tails_and_the_latest_request(peer: StandIn) -> None:
     request_id = running_request(peer)
     peer.write(request_id, b"one\ntwo\nthree")
-    for query, expected in (
+    cases: tuple[tuple[dict[str, Any], bytes], ...] = (
         ({"offset": 4}, b"two\nthree"),
         ({"offset": 999}, b""),
         ({"tail": 1}, b"three"),
         ({"tail": 2}, b"two\nthree"),
         ({"tail": 3}, b"one\ntwo\nthree"),
         ({"tail": 400}, b"one\ntwo\nthree"),
-    ):
-        following = follow(peer, None, follow=False, **query)
+    )
+    for query, expected in cases:
+        following = follow(peer, None, **{"follow": False, **query})
         assert following.wait_end()["status"] == "RUNNING"
         assert following.data == expected, query
     peer.write(request_id, b"\n")
