@@ -188,7 +188,9 @@ class Supervisor:
             return
         self.crew.spawner_ready, self.crew.spawner_deaths = True, 0
         if self.https.welcome is None:
-            self.https.be_ready(Welcome(self.boot_id, self.token, self.settings.to_json(), message.own_operations))
+            self.https.be_ready(
+                Welcome(self.boot_id, self.token, self.settings.to_json(), message.own_operations, self.wall())
+            )
 
     def _on_exited(self, exited: Exited) -> None:
         executor = self.crew.executors.get(exited.child_id)
