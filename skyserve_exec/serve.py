@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return run(settings_module.load(options), to_terminal=to_terminal)
     except SkyserveError as error:
-        print(f"{error.message}\n{error.hint}".strip(), file=sys.stderr)
+        print(f"Error: {error.message}" + (f"\nHint: {error.hint}" if error.hint else ""), file=sys.stderr)
         return error.exit_code
 
 

@@ -12,7 +12,7 @@ import importlib
 import ipaddress
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
@@ -34,7 +34,7 @@ class Endpoint:
     url: str
     source: str
     state: StateDir
-    token: str | None = None
+    token: str | None = field(default=None, repr=False)
 
     @property
     def is_found(self) -> bool:

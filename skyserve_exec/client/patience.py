@@ -54,7 +54,8 @@ class Patience:
             self.outages += 1
         until = self._since + self._seconds
         left = (until if self.deadline is None else min(until, self.deadline)) - now
-        if left <= 0 or not (self.met or (isinstance(fault, Broken) and fault.reached)):
+        self.met = self.met or (isinstance(fault, Broken) and fault.reached)
+        if left <= 0 or not self.met:
             raise meaning(fault)
         pause = PAUSES[min(self._tries, len(PAUSES) - 1)]
         if isinstance(fault, Answer):

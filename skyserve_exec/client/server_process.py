@@ -6,6 +6,7 @@ identified: by pid and start time, while its lock is held. Never by a command li
 
 from __future__ import annotations
 
+import dataclasses
 import http.client
 import os
 import signal
@@ -16,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 from skyserve_exec import errors, settings
@@ -36,12 +37,16 @@ Told = Callable[[str, float], None]  # what is awaited, and for how many seconds
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A server that answers. `fresh`: it was started just now."""
+    """A server and what its probe `says`. `fresh`: it was started just now."""
 
     endpoint: str
     pid: int
-    fresh: bool
-    version: str
+    says: str = ""
+    fresh: bool = False
+
+    @property
+    def is_ready(self) -> bool:
+        return self.says == "ready"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,30 +127,33 @@ def _spawn(options: Mapping[str, Any], state: StateDir, told: Told) -> Running |
             arguments_of(options), stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
         )
         while child.poll() is None:
-            running = _answering(state, child.pid)
-            if running is not None:
+            running = _look(state, child.pid)
+            if running.is_ready:
                 child.returncode = 0  # it outlives this process, which must not complain about that
-                return Running(running.endpoint, running.pid, True, running.version)
-            told("Starting the server", time.monotonic() - begun)
+                return dataclasses.replace(running, fresh=True)
+            told(_awaited("Starting the server", running), time.monotonic() - begun)
             time.sleep(POLL_SECONDS)
         if is_held(state.lock):
             return None
-        raise _start_failed(child.returncode, _last_lines(output, state.server_log, log_size), state)
+        output.seek(0)
+        raise _start_failed(child.returncode, _lines(output.read()), _lines(_since(state.server_log, log_size)), state)
 
 
-def _answering(state: StateDir, pid: int) -> Running | None:
-    """The server of server.json (which must have this pid) once it takes requests."""
+def _look(state: StateDir, pid: int) -> Running:
+    """The server of server.json, which must have this pid, and what its probe says."""
     information = read_server_json(state)
     if information.get("pid") != pid:
-        return None
+        return Running("", pid)
     endpoint = str(information.get("endpoint"))
-    if _probe(endpoint) != "ready":
-        return None
-    return Running(endpoint, pid, False, str(information.get("version")))
+    return Running(endpoint, pid, _probe(endpoint))
+
+
+def _awaited(what: str, running: Running) -> str:
+    return f"{what} ({running.says})" if running.says else what
 
 
 def _probe(endpoint: str) -> str:
-    """What /readyz says in one word; empty when nobody answers."""
+    """What /readyz says in one line; empty when nobody answers."""
     parts = urlsplit(endpoint)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=PROBE_SECONDS)
     try:
@@ -158,31 +166,37 @@ def _probe(endpoint: str) -> str:
         connection.close()
 
 
-def _start_failed(code: int, lines: list[str], state: StateDir) -> StartFailed:
+def _start_failed(code: int, console: list[str], log: list[str], state: StateDir) -> StartFailed:
     how = f"signal {-code} ({signal.strsignal(-code)})" if code < 0 else f"exit code {code}"
-    said = f": {_sentence(lines[-1])}" if lines else ""
-    error = StartFailed(f"the server ended with {how} before it was healthy{said}", hint=f"Its log: {state.server_log}")
-    error.last_lines = lines
+    message, hint = _prefixed(console, "Error: "), _prefixed(console, "Hint: ")
+    last = (console or log or [""])[-1].strip()
+    said = f": {message or last}" if message or last else ""
+    error = StartFailed(
+        f"the server ended with {how} before it was healthy{said}", hint=hint or f"Its log: {state.server_log}"
+    )
+    # Where the server has said what is wrong in words, its last lines add nothing.
+    error.last_lines = [] if message else [*log, *console][-LAST_LINES:]
     if code in BOOT_CODES:
         error.exit_code = code
     return error
 
 
-def _sentence(line: str) -> str:
-    return line.strip().removeprefix("Error: ").removeprefix("error: ")
+def _prefixed(lines: list[str], prefix: str) -> str:
+    return next((line.removeprefix(prefix) for line in reversed(lines) if line.startswith(prefix)), "")
 
 
-def _last_lines(output: IO[bytes], log: Path, log_size: int) -> list[str]:
-    output.seek(0)
-    text = output.read().decode(errors="replace")
+def _since(log: Path, size: int) -> bytes:
+    """What was logged since the log had this size; all of it when it was rotated meanwhile."""
     try:
         with log.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            file.seek(log_size if log_size <= size else 0)
-            text = file.read().decode(errors="replace") + text
+            file.seek(size if size <= os.fstat(file.fileno()).st_size else 0)
+            return file.read()
     except OSError:
-        pass  # it did not come so far as to have a log
-    return [line for line in text.splitlines() if line.strip()][-LAST_LINES:]
+        return b""  # it did not come so far as to have one
+
+
+def _lines(data: bytes) -> list[str]:
+    return [line for line in data.decode(errors="replace").splitlines() if line.strip()]
 
 
 def _size(path: Path) -> int:
@@ -200,16 +214,18 @@ def _join(state: StateDir, told: Told) -> Running | None:
     begun = time.monotonic()
     while is_held(state.lock):
         holder = _holder(state)
-        running = None if holder is None else _answering(state, holder.pid)
-        if running is not None:
+        running = Running("", 0) if holder is None else _look(state, holder.pid)
+        if running.is_ready:
             return running
-        told("Waiting for the server that is starting or stopping", time.monotonic() - begun)
+        told(_awaited("Waiting for the server that is starting or stopping", running), time.monotonic() - begun)
         time.sleep(POLL_SECONDS)
     return None
 
 
 def _check_same(options: Mapping[str, Any], wanted: settings.Settings, state: StateDir, running: Running) -> None:
-    runs_with = read_server_json(state).get("settings") or {}
+    information = read_server_json(state)
+    sizes = {name: information[name] for name in ("long_executors", "short_executors") if name in information}
+    runs_with = {**(information.get("settings") or {}), **sizes, "port": urlsplit(running.endpoint).port}
     asked = wanted.to_json()
     differing = [
         f"{name} is {runs_with[name]}, not {asked[name]}"
