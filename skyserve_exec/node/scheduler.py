@@ -116,7 +116,8 @@ class Scheduler:
         for name in os.listdir(self.node.path("cancel")):
             job = self.jobs.get(int(name)) if name.isdigit() else None
             if job is not None:
-                job.cancelled = True
+                # One that ended before it was asked has not been cancelled.
+                job.cancelled = job.cancelled or not (job.is_running and job.is_over())
                 self.guard(self.stop if job.is_running else self.settle, job)
             elif name.isdigit() and int(name) <= self.seen:
                 os.unlink(self.node.path("cancel", name))
