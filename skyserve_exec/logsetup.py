@@ -50,11 +50,19 @@ def open_for_children(path: Path) -> int:
 
 
 def configure_child(settings: Settings, environ: dict[str, str] | None = None) -> None:
-    """Log lines of http, spawner and executors."""
+    """Log lines of http and spawner."""
     if TERMINAL_MARKER in (os.environ if environ is None else environ):
         _install(logging.StreamHandler())
     else:
         _install(WatchedFileHandler(StateDir(settings.state_path).server_log, encoding="utf-8"))
+
+
+def leave_to_operations() -> None:
+    """In an executor: logging as in any script, so what operations log goes to the request's log."""
+    for handler in list(logging.root.handlers):
+        if isinstance(handler.formatter, _Formatter):
+            logging.root.removeHandler(handler)
+    logging.root.setLevel(logging.WARNING)
 
 
 class _Formatter(logging.Formatter):

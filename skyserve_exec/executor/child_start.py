@@ -8,11 +8,12 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
-from io import TextIOWrapper
+from io import FileIO, TextIOWrapper
 from pathlib import Path
 
 import setproctitle
 
+from skyserve_exec import logsetup
 from skyserve_exec.messages import SpawnTail
 from skyserve_exec.system import deathwatch, fds
 from skyserve_exec.system.signals import restore_defaults
@@ -27,12 +28,11 @@ def become_executor(slot: str, parent: int, channel: int) -> None:
     deathwatch.adopt_orphans()
     fds.close_all_but({0, 1, 2, channel})
     setproctitle.setproctitle(f"sky: executor {slot}")
-    # Whatever prints goes to the log as soon as it is printed: also the part behind the last newline.
+    logsetup.leave_to_operations()
+    # Whatever is printed is in the log at once, as with python -u: also the part behind the last newline.
     for number, name in ((1, "stdout"), (2, "stderr")):
-        stream: TextIOWrapper = open(  # noqa: SIM115 (lives as long as the process)
-            number, "w", encoding="utf-8", errors="backslashreplace", newline="\n", closefd=False
-        )
-        stream.reconfigure(write_through=True)
+        raw = FileIO(number, "w", closefd=False)
+        stream = TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", newline="\n", write_through=True)
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
 

@@ -3,7 +3,8 @@
     serve ──Run──▶ run_request ──Finished | HandOff──▶ serve
 
 SIGTERM means: stop the request that is running. The handler acts only while one runs, and only once; the Interrupt
-message, which serve sends before the signal, says which request is meant and why. An idle executor just leaves.
+message, which serve sends before the signal, says which request is meant and why. A signal that comes while a request
+is being set up is kept for its first moment. An idle executor just leaves.
 
 Room: executor process, main thread.
 """
@@ -47,6 +48,7 @@ def serve_requests(channel: Channel, slot: str, operations: LoadedOperations, se
             if isinstance(message, Leave):
                 return 0
             if isinstance(message, Run):
+                inbox.look_for_interrupt(message.request_id)
                 report = run_request(message, inbox.running, operations, settings, baseline, slot)
                 channel.send(report)
                 channel.flush_blocking()
@@ -69,6 +71,7 @@ class _Inbox:
 
     def next_message(self) -> Message:
         """Blocks until serve says something."""
+        self.running.signalled_early = False
         while not self._messages:
             self._idle = True
             self._poll.poll()
@@ -76,11 +79,20 @@ class _Inbox:
             self._messages.extend(self._channel.receive())
         return self._messages.popleft()
 
+    def look_for_interrupt(self, request_id: str) -> None:
+        """Finds the message whose signal came before this process could take it: between its fork and its handler."""
+        self._messages.extend(self._channel.receive())
+        if any(isinstance(item, Interrupt) and item.request_id == request_id for item in self._messages):
+            self.running.signalled_early = True
+
     def on_sigterm(self, _signum: int, _frame: FrameType | None) -> None:
         if self._idle:
             raise _IdleLeave
         request_id = self.running.request_id
-        if request_id is None or self.running.interrupted:
+        if request_id is None:
+            self.running.signalled_early = True
+            return
+        if self.running.interrupted:
             return
         exception = self._cause_of(request_id)
         if exception is not None:

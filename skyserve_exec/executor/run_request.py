@@ -9,6 +9,8 @@ import dataclasses
 import enum
 import json
 import os
+import re
+import signal
 import traceback
 from dataclasses import dataclass
 from datetime import date
@@ -31,14 +33,16 @@ from skyserve_exec.states import Outcome
 
 TRACEBACK_CHARACTERS = 8000
 MESSAGE_CHARACTERS = 10_000
+MAYBE_LARGE = re.compile(r"\d{19}")
 
 
 @dataclass(slots=True)
 class Running:
-    """Which request runs now; the signal handler reads and marks it. No request: nothing is interrupted."""
+    """Which request runs now; the signal handler reads and marks it. No request: nothing is interrupted yet."""
 
     request_id: str | None = None
     interrupted: bool = False
+    signalled_early: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +94,8 @@ def _call(order: Run, running: Running, operations: LoadedOperations, settings: 
                 return _End(Outcome.FAILED, error=_unknown_operation(order.name))
             payload = orjson.loads(order.payload)
             running.request_id = order.request_id
+            if running.signalled_early:
+                signal.raise_signal(signal.SIGTERM)
             value = item.call(payload)
         finally:
             running.request_id = None
@@ -110,7 +116,7 @@ def _ended_well(value: object, running: Running, settings: Settings) -> _End | T
         # It was told to stop and returned as if nothing had been said: it did not do its work.
         return _End(Outcome.INTERRUPTED, error=error_object("RequestInterrupted", "it was told to stop"))
     if isinstance(value, TailHandOff):
-        return value
+        return _checked_hand_off(value)
     exit_code = None
     if isinstance(value, ExitCode):
         exit_code, value = value.code, value.result
@@ -126,13 +132,35 @@ def _ended_well(value: object, running: Running, settings: Settings) -> _End | T
     return _End(Outcome.SUCCEEDED, result=result, exit_code=exit_code)
 
 
+def _checked_hand_off(value: TailHandOff) -> _End | TailHandOff:
+    try:
+        words = [*value.argv, *value.env, *value.env.values()]
+        if not value.argv or not all(isinstance(word, str) and "\0" not in word for word in words):
+            raise TypeError("argv and env hold strings, and argv at least one")
+        orjson.dumps([words, dict(value.resume), str(value.cwd), value.reason])
+    except (TypeError, ValueError) as error:
+        message = f"the hand-off to a tail cannot be carried: {error}"
+        return _End(Outcome.FAILED, error=error_object("HandOffNotJson", message, hint="Use strings and plain JSON."))
+    return value
+
+
 def _encoded(value: object) -> str:
     """JSON text that every reader takes: no NaN, no lone surrogates, 64-bit integers."""
     if value is None:
         return "null"
     text = json.dumps(value, allow_nan=False, default=_plain, separators=(",", ":"))
     orjson.loads(text)
+    if MAYBE_LARGE.search(text):
+        json.loads(text, parse_int=_checked_integer)
     return text
+
+
+def _checked_integer(digits: str) -> int:
+    # Most readers of JSON would silently make it a float.
+    number = int(digits)
+    if not -(1 << 63) <= number < 1 << 64:
+        raise ValueError(f"the integer {digits[:40]} does not fit into 64 bits")
+    return number
 
 
 def _plain(value: object) -> object:
@@ -155,16 +183,16 @@ def _failed(error: BaseException, running: Running) -> _End:
         traceback.print_exception(error)
         return _End(Outcome.INTERRUPTED, error=error_object(type(error).__name__, _message_of(error)))
     if isinstance(error, SkyserveError):
-        body = error_object(type(error).__name__, error.message, hint=error.hint)
+        body = error_object(type(error).__name__, _message_of(error), hint=_valid(error.hint))
         code = getattr(error, "job_exit_code", None)
         return _End(Outcome.FAILED, error=body, exit_code=code)
     if isinstance(error, SystemExit):
         code = error.code if isinstance(error.code, int) else (0 if error.code is None else 1)
-        body = error_object("SystemExit", f"the operation left with exit code {code}: {error.code}")
+        body = error_object("SystemExit", f"the operation left with exit code {code}: {_message_of(error)}")
         return _End(Outcome.FAILED, error=body, exit_code=code)
     text = "".join(traceback.format_exception(error))
     os.write(2, text.encode(errors="backslashreplace"))
-    body = error_object(type(error).__name__, _message_of(error), traceback=text[-TRACEBACK_CHARACTERS:])
+    body = error_object(type(error).__name__, _message_of(error), traceback=_valid(text[-TRACEBACK_CHARACTERS:]))
     return _End(Outcome.FAILED, error=body)
 
 
@@ -173,8 +201,12 @@ def _message_of(error: BaseException) -> str:
         text = str(error)
     except Exception as broken:  # a user's __str__ may raise anything
         text = f"(its message cannot be shown: {type(broken).__name__})"
-    # What is no valid Unicode must not make the report unreadable.
-    return text[:MESSAGE_CHARACTERS].encode(errors="backslashreplace").decode()
+    return _valid(text[:MESSAGE_CHARACTERS])
+
+
+def _valid(text: str) -> str:
+    """What is no valid Unicode must not make the report unreadable."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _unknown_operation(name: str) -> dict[str, Any]:
