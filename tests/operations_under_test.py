@@ -115,7 +115,7 @@ def ignore_term(seconds: float, marker: str = "", how: Literal["signal", "except
 def print_lines(count: int, interval: float = 0.0, text: str = "line") -> int:
     """Numbered lines."""
     for number in range(count):
-        print(f"{text} {number}", flush=bool(interval))
+        print(f"{text} {number}")
         if interval:
             time.sleep(interval)
     return count
@@ -143,6 +143,8 @@ def print_everywhere() -> None:
     os.write(1, b"from descriptor 1\n")
     os.write(2, b"from descriptor 2\n")
     logging.getLogger("some.library").warning("from logging")
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
+    logging.getLogger("some.library").info("from configured logging")
     subprocess.run(["sh", "-c", "echo from child; echo from child stderr >&2"], check=True)
     print("no newline at the end", end="")
 
@@ -312,6 +314,15 @@ def hand_off(script: str, again: int = 0, code: int = 0) -> TailHandOff | ExitCo
     if done <= again:
         return TailHandOff(argv=("sh", "-c", script), resume={"done": done + 1}, env={"TAIL_NUMBER": str(done)})
     return ExitCode(code, {"tails": done})
+
+
+@operation()
+def hand_off_badly(what: Literal["resume", "argv", "empty", "nul", "env"]) -> TailHandOff:
+    """A hand-off that no other process could carry out."""
+    argv: tuple[Any, ...] = {"argv": ("true", 1), "empty": (), "nul": ("true", "a\0b")}.get(what, ("true",))
+    resume: dict[str, Any] = {"what": object() if what == "resume" else what}
+    env: dict[str, Any] = {"NUMBER": 1} if what == "env" else {}
+    return TailHandOff(argv=argv, resume=resume, env=env)
 
 
 # --- steps ----------------------------------------------------------------------------------------------------------

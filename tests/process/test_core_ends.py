@@ -108,6 +108,12 @@ def test_a_result_that_json_cannot_hold_is_a_clear_failure(shared_server: Server
     assert shared_server.result("echo", value="still works") == "still works"
 
 
+@pytest.mark.parametrize("what", ["resume", "argv", "empty", "nul", "env"])
+def test_a_hand_off_that_cannot_be_carried_is_a_clear_failure(shared_server: Server, what: str) -> None:
+    record = shared_server.run("hand_off_badly", what=what)
+    assert (record["status"], record["error"]["type"]) == ("FAILED", "HandOffNotJson")
+
+
 @pytest.mark.parametrize(
     ("how", "message", "field", "value"),
     [
