@@ -198,13 +198,14 @@ class Desk:
             self.pending[ScheduleType(running.row.schedule_type)] += 1
         if effects.ended or effects.requeued or effects.unqueued:
             self.claim_soon()
-        for http, message in effects.answers:
-            self._https.tell(http, message)
         for executor, row in effects.started:
             self._start(executor, row)
+        for http, message in effects.answers:
+            self._https.tell(http, message)
         for running, hand_off in effects.handed_off:
             self._tail(running, hand_off)
         self._announce(effects)
+        self._https.flush()
         for request_id, force in effects.interrupts:
             grace = self._settings.cancel_grace_seconds
             self.interrupt(request_id, Cause.CANCEL, inbox, grace=grace, force=force)

@@ -70,16 +70,22 @@ class HttpChildren:
             self.tell(seat, message)
 
     def tell(self, seat: HttpChild, message: Message) -> None:
-        """Says something to one http process; before its welcome it hears nothing, and whether it listens is its affair."""
+        """Says something to one http process, by the next `flush`; before its welcome it hears nothing."""
         if seat.child is None or self.welcome is None:
             return
-        try:
-            seat.child.channel.send(message)
-        except ChannelClosed:
-            return  # it has died: the reaping sees to it
+        seat.child.channel.post(message)
         if seat.child.channel.outbox_bytes > MOST_UNREAD:
             log.error("http process %d has not read its messages for long: ending it", seat.child.pid)
             signal_pid(seat.child.pid, signal.SIGKILL)
+
+    def flush(self) -> None:
+        """Sends what was said in this turn: one system call for each http process."""
+        for seat in self.living():
+            if seat.child is not None and seat.child.channel.wants_write:
+                try:
+                    seat.child.channel.flush()
+                except ChannelClosed:
+                    continue  # it has died: the reaping sees to it
 
     def has_ended(self, pid: int, status: int, now: float, *, expected: bool) -> HttpChild | None:
         """Empties the seat of an http process that was reaped."""

@@ -109,6 +109,7 @@ class Supervisor:
         self.book()
         self.enforce()
         self.publish()
+        self.https.flush()
 
     # --- collect -----------------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from skyserve_exec.messages import Message, decode, encode
 
 LENGTH = struct.Struct(">I")
 RECEIVE_BYTES = 256 * 1024
+JOINED_BYTES = 64 * 1024
 MAX_DESCRIPTORS = 8
 MAX_FRAME = 256 * 1024 * 1024
 
@@ -44,6 +45,12 @@ class Channel:
     def wants_write(self) -> bool:
         return bool(self._outbox)
 
+    def post(self, message: Message) -> None:
+        """Queues one message for the next `flush`, so that several leave in one system call."""
+        data = encode(message)
+        self._outbox.append(LENGTH.pack(len(data)) + data)
+        self.outbox_bytes += LENGTH.size + len(data)
+
     def send(self, message: Message, descriptor: int | None = None) -> None:
         """Queues one message and writes as much as the socket takes now; a descriptor travels with its first byte.
 
@@ -63,6 +70,10 @@ class Channel:
         """Writes what waits, as far as the socket takes it."""
         try:
             while self._outbox:
+                if len(self._outbox) > 1 and self.outbox_bytes < JOINED_BYTES:
+                    joined = b"".join(self._outbox)
+                    self._outbox.clear()
+                    self._outbox.append(joined)
                 frame = self._outbox[0]
                 sent = self.sock.send(frame)
                 self.outbox_bytes -= sent
