@@ -184,6 +184,7 @@ def test_cancel_ends_the_running_and_the_waiting(node: ClusterNode) -> None:
     assert node.verb("cancel", "--all") == {"cancelled": [running]}
     job = node.job(running)
     assert (job["status"], job["exit_code"]) == ("CANCELLED", 143)
+    assert node.log(running) == b""
     assert node.verb("cancel", str(running), str(waiting)) == {"cancelled": []}
     assert node.members() == []
 
