@@ -16,7 +16,7 @@ from skyserve_exec.system.deathwatch import flush_c_streams
 
 @contextmanager
 def captured_output(log_path: Path) -> Iterator[None]:
-    """Sends descriptors 1 and 2 to the log until the block ends; an empty log is removed again."""
+    """Sends descriptors 1 and 2 to the log until the block ends."""
     saved = os.dup(1), os.dup(2)
     log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     os.dup2(log, 1)
@@ -31,9 +31,17 @@ def captured_output(log_path: Path) -> Iterator[None]:
         for number, copy in zip((1, 2), saved, strict=True):
             os.dup2(copy, number)
             os.close(copy)
-        if os.fstat(log).st_size == 0:
-            log_path.unlink(missing_ok=True)
         os.close(log)
+
+
+def drop_empty_log(log_path: Path) -> None:
+    """Removes the log of a request that has ended without a word.
+
+    Not before its end: followers have the file open, and what a tail then wrote would go to another one.
+    """
+    with suppress(FileNotFoundError):
+        if log_path.stat().st_size == 0:
+            log_path.unlink()
 
 
 def _flush(*streams: object) -> None:

@@ -22,7 +22,7 @@ import orjson
 
 from skyserve_exec.errors import RequestInterrupted, SkyserveError
 from skyserve_exec.executor.baseline import Baseline
-from skyserve_exec.executor.captured_output import captured_output
+from skyserve_exec.executor.captured_output import captured_output, drop_empty_log
 from skyserve_exec.executor.loaded_operations import LoadedOperations
 from skyserve_exec.messages import Finished, HandOff, Run
 from skyserve_exec.paths import StateDir
@@ -79,6 +79,7 @@ def run_request(
             reusable=not why,
             why_not_reusable=why,
         )
+    drop_empty_log(Path(order.log_path))
     return Finished(order.request_id, end.outcome.value, end.result, end.error, end.exit_code, not why, why)
 
 
