@@ -90,7 +90,7 @@ def _down(line: CommandLine, client: Client, names: Sequence[str]) -> int:
 
 def _clusters(line: CommandLine, client: Client, names: Sequence[str]) -> list[dict[str, Any]]:
     result = result_of(line, "status", lambda: client.status(names), doing="Asking for the clusters")
-    return list(result["clusters"] if isinstance(result, dict) else result)
+    return list(result)
 
 
 def _row(cluster: dict[str, Any]) -> tuple[object, ...]:

@@ -24,26 +24,13 @@ from skyserve_exec.client.cli_options import (
     line_of,
 )
 from skyserve_exec.client.command_line import CommandLine
-from skyserve_exec.client.following import JobLog, copy_job_log, result_of
+from skyserve_exec.client.following import STATUS_CODES, JobLog, copy_job_log, result_of
 from skyserve_exec.client.sdk import Client
-from skyserve_exec.errors import (
-    EXIT_CANCELLED,
-    EXIT_JOB_NOT_FINISHED,
-    EXIT_OK,
-    EXIT_REQUEST_FAILED,
-    BadInput,
-    NotFound,
-)
-from skyserve_exec.states import Status
+from skyserve_exec.errors import EXIT_JOB_NOT_FINISHED, EXIT_OK, BadInput, NotFound
 
 app = typer.Typer(add_completion=False)
 HEADERS = ("CLUSTER", "JOB", "NAME", "STATUS", "EXIT", "SUBMITTED", "RAN", "RESOURCES", "REASON")
 MOST_LISTED = 20
-STATUS_CODES = {
-    Status.SUCCEEDED: EXIT_OK,
-    Status.FAILED: EXIT_REQUEST_FAILED,
-    Status.CANCELLED: EXIT_CANCELLED,
-}
 
 
 @app.command("queue")
@@ -113,9 +100,9 @@ def cancel(
             doing=f"Cancelling jobs of cluster {cluster}",
         )
     if line.wants_json:
-        line.print_json(result)
+        line.print_json({"cluster": cluster, "cancelled": result})
     else:
-        _say_cancelled(line, cluster, numbers, _cancelled(result))
+        _say_cancelled(line, cluster, numbers, result)
     return EXIT_OK
 
 
@@ -125,7 +112,7 @@ def _jobs(
     result = result_of(
         line, "queue", lambda: client.queue(cluster, skip_finished=skip_finished), doing="Asking for the jobs"
     )
-    return list(result["jobs"] if isinstance(result, dict) else result)
+    return list(result)
 
 
 def _chosen(jobs: Sequence[dict[str, Any]], cluster: str, number: int | None) -> dict[str, Any]:
@@ -156,11 +143,6 @@ def _question(cluster: str, active: Sequence[dict[str, Any]]) -> str:
     named = ", ".join(str(job["job_id"]) for job in active[:MOST_LISTED])
     more = f" and {len(active) - MOST_LISTED} more" if len(active) > MOST_LISTED else ""
     return f"Cancel {len(active)} jobs of cluster {cluster} ({named}{more})?"
-
-
-def _cancelled(result: Any) -> list[Any]:
-    found = result.get("cancelled", []) if isinstance(result, dict) else result
-    return list(found or [])
 
 
 def _say_cancelled(line: CommandLine, cluster: str, asked: Sequence[int], cancelled: Sequence[Any]) -> None:

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from skyserve_exec.client.sdk import Client
 
 BOLD, RED, YELLOW, DIM = "1", "1;31", "33", "2"
-# Of a request's error: these say that nothing was done, so they count as if the server had refused at once.
-REFUSALS = (errors.BadInput, errors.NotFound, errors.Conflict, errors.TooLarge)
 
 
 class Interrupted(BaseException):
@@ -116,10 +114,13 @@ def on_interrupt(lines: Callable[[], Sequence[str]]) -> Iterator[None]:
 
 
 def exit_code_of(error: SkyserveError) -> int:
-    """The process's exit code for an error."""
+    """The process's exit code for an error.
+
+    A request that failed with an error of ours, such as NotFound, counts as if the server had answered so at once.
+    """
     if isinstance(error, RequestFailed) and not isinstance(error, RequestWasCancelled):
         kind = getattr(errors, str(error.error.get("type")), None)
-        if isinstance(kind, type) and issubclass(kind, REFUSALS):
+        if isinstance(kind, type) and issubclass(kind, SkyserveError) and kind.exit_code != errors.EXIT_INTERNAL:
             return kind.exit_code
     return error.exit_code
 

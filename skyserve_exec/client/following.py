@@ -14,9 +14,22 @@ from skyserve_exec.client import wire
 from skyserve_exec.client.command_line import CommandLine, on_interrupt, write_bytes
 from skyserve_exec.client.sdk import Client, LogStream, Request
 from skyserve_exec.client.spinner import Spinner
-from skyserve_exec.errors import EXIT_OK, NotFound, StreamIncomplete
+from skyserve_exec.errors import (
+    EXIT_CANCELLED,
+    EXIT_JOB_NOT_FINISHED,
+    EXIT_OK,
+    EXIT_REQUEST_FAILED,
+    NotFound,
+    StreamIncomplete,
+)
 from skyserve_exec.states import Status
 
+# Of a job that has ended without an exit code of its own.
+STATUS_CODES: Mapping[str, int] = {
+    Status.SUCCEEDED: EXIT_OK,
+    Status.FAILED: EXIT_REQUEST_FAILED,
+    Status.CANCELLED: EXIT_CANCELLED,
+}
 FIRST_LOOK_SECONDS = 0.3
 LOOK_SECONDS = 2.0
 Submit = Callable[[], Request]
@@ -126,7 +139,8 @@ def copy_job_log(line: CommandLine, client: Client, job: JobLog) -> int:
             )
             end = stream.end or {}
             if end.get("status") != Status.CANCELLED or not stream.outages:
-                return exit_code_of_end(end, request)
+                code = exit_code_of_end(end, request)
+                return code if job.follow else _exit_code_so_far(request.record()["result"])
             # The connection was gone for so long that the server took us for gone and cancelled the following.
             offset = _go_on_at(stream, job)
 
@@ -141,6 +155,13 @@ def exit_code_of_end(end: Mapping[str, Any], request: Request) -> int:
         raise wire.failure_of(_whole_record(end, request))
     code = end.get("exit_code")
     return EXIT_OK if code is None else int(code)
+
+
+def _exit_code_so_far(job: Mapping[str, Any]) -> int:
+    """The exit code of a job that was looked at, not followed."""
+    if job["status"] not in STATUS_CODES:
+        return EXIT_JOB_NOT_FINISHED
+    return int(job["exit_code"]) if job.get("exit_code") is not None else STATUS_CODES[job["status"]]
 
 
 def _whole_record(end: Mapping[str, Any], request: Request) -> dict[str, Any]:
