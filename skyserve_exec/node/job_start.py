@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # The shell outlives signals to its group, to record the exit code. It catches them, and does not ignore them, because
 # caught ones are defaults again in what it starts. What it says itself ("Terminated") is not the job's output.
-WRAPPER = 'exec 2>/dev/null; trap : HUP INT QUIT TERM; "$@" 2>&1; code=$?; echo "$code" >"$0"; exit "$code"'
+WRAPPER = 'exec 2>/dev/null; trap : HUP INT QUIT TERM; (exec "$@" 2>&1); code=$?; echo "$code" >"$0"; exit "$code"'
 NOT_ACCELERATORS = ("cpus", "memory")
 
 
