@@ -50,7 +50,6 @@ def main() -> int:
     """Imports are done when this begins; reads Welcome, serves, ends at Goodbye."""
     environment = settings.child_environment()
     deathwatch.die_with_parent(environment.parent)
-    os.environ["SPT_NOENV"] = "1"  # setproctitle must not write over /proc/PID/environ: the run marker is read there
     setproctitle.setproctitle("sky: http")
     logsetup.configure_child(environment.settings)
     # uvicorn reports what the gate has handled already, and streams that are cut on purpose.

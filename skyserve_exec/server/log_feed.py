@@ -19,6 +19,7 @@ from typing import TypeVar
 from skyserve_exec.errors import DiskFull, SkyserveError, Unavailable
 from skyserve_exec.server.file_watch import FileWatch
 from skyserve_exec.server.log_chunk import Chunk
+from skyserve_exec.server.turns import Turns
 
 CHUNK_BYTES = 64 * 1024
 GATHER_SECONDS = 0.02  # a writer's small pieces become one wake-up
@@ -31,12 +32,13 @@ Found = TypeVar("Found")
 class LogFeed:
     """One open log. `users` streams read it; those in `wakes` want to know when it grows."""
 
-    def __init__(self, path: Path, descriptor: int, disk: Executor) -> None:
+    def __init__(self, path: Path, descriptor: int, disk: Executor, turns: Turns) -> None:
         self.path = path
         self.descriptor = descriptor
         self.users = 1
         self.wakes: list[Wake] = []
         self._disk = disk
+        self._turns = turns
         self._without_waiting = NO_WAIT != 0
         self._one_at_a_time = asyncio.Lock()
         self._round = 0
@@ -81,8 +83,7 @@ class LogFeed:
     def _wake_all(self) -> None:
         self._gathering = None
         self._round += 1
-        for wake in self.wakes:
-            wake()
+        self._turns.add(self.wakes)
 
     def _read_cached(self, size: int, offset: int) -> bytes | None:
         """What the page cache holds; None: it has to be waited for."""
@@ -126,6 +127,7 @@ class LogFeeds:
     def __init__(self, disk: Executor) -> None:
         self._disk = disk
         self._watch = FileWatch(disk)
+        self._turns = Turns()
         self._feeds: dict[Path, LogFeed] = {}
 
     def __len__(self) -> int:
@@ -147,7 +149,7 @@ class LogFeeds:
                 opening.add_done_callback(_close_result)
                 raise
             if path not in self._feeds:
-                self._feeds[path] = LogFeed(path, descriptor, self._disk)
+                self._feeds[path] = LogFeed(path, descriptor, self._disk, self._turns)
                 return self._feeds[path]
             os.close(descriptor)  # somebody else was faster
         feed = self._feeds[path]

@@ -54,7 +54,7 @@ class StallWatch:
             late = time.monotonic() - woken - self._interval
             busy = time.process_time() - worked
             # Late and idle: the whole process was stopped, or the machine. Late and busy: C code held the interpreter.
-            stopped = late > self._limit / 2 and busy < late / 2
+            stopped = late > self._limit / 2 and busy < late / 4
             if time.monotonic() - self._ticked > self._limit and not stopped:
                 self._report(self._ticked)
             woken, worked = time.monotonic(), time.process_time()

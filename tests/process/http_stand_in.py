@@ -239,7 +239,7 @@ def stand_in(
     store = RequestStore.open(state.database)
     process = subprocess.Popen(
         [sys.executable, "-m", "skyserve_exec.server"],
-        env=environment("http", directory, {**told, **(env or {})}),
+        env=environment("http", directory, {**told, "SPT_NOENV": "1", **(env or {})}),
         pass_fds=(theirs.fileno(), listener.fileno()),
         start_new_session=True,
     )

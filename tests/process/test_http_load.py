@@ -14,12 +14,15 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from skyserve_exec.operation_table import Operation
+from skyserve_exec.states import ScheduleType
 from tests.process.http_following import follow, open_stream
 from tests.process.http_stand_in import StandIn, stand_in
 from tests.processes import cpu_seconds, rss_of
 from tests.waiting import pause, wait_until
 
 MIB = 1024 * 1024
+NUMBERS = {"type": "array", "items": {"type": "integer"}}
 
 
 @pytest.fixture
@@ -236,6 +239,20 @@ def test_HT01_large_bodies_do_not_block_the_loop(peer: StandIn) -> None:
             pause(0.1)
     print(f"health p99 {pulse.p99 * 1000:.0f} ms")
     assert pulse.p99 < 0.1
+
+
+def test_HT02_what_blocks_the_loop_is_named(tmp_path: Path) -> None:
+    """A list of two million numbers is checked in one call, which no other thread can interrupt."""
+    own = Operation("add", ScheduleType.SHORT, "", "m:add", "Adds.", schema={"properties": {"numbers": NUMBERS}})
+    body = b'{"numbers": [' + b"1," * 2_000_000 + b"1]}"
+    with stand_in(tmp_path, own_operations=[own.describe()], stall_seconds=0.05) as peer:
+        assert peer.http.post("/add", content=body, headers={"Content-Type": "application/json"}).status_code == 202
+        wait_until(lambda: "blocked" in peer.server_log(), what="the line")
+        (line,) = peer.server_log().splitlines()
+        assert "the event loop was blocked for 0." in line
+        assert "server/" in line
+        assert peer.http.get("/api/health").json()["http"]["stalls"] == 1
+        assert "skyserve_http_stalls_total 1.0" in peer.http.get("/metrics").text
 
 
 def test_HT01_a_log_that_cannot_be_read_stops_only_its_readers(peer: StandIn) -> None:
