@@ -62,6 +62,7 @@ def leave_to_operations() -> None:
     for handler in list(logging.root.handlers):
         if isinstance(handler.formatter, _Formatter):
             logging.root.removeHandler(handler)
+            handler.close()
     logging.root.setLevel(logging.WARNING)
 
 

@@ -23,7 +23,7 @@ from skyserve_exec.executor.loaded_operations import LoadedOperations, load
 from skyserve_exec.executor.spawner import Spawner
 from skyserve_exec.messages import SpawnerReady
 from skyserve_exec.system import deathwatch, proctree
-from skyserve_exec.system.channel import Channel
+from skyserve_exec.system.channel import Channel, ChannelClosed
 from skyserve_exec.system.signals import SignalBox
 
 log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 def main() -> int:
     """Imports every operation once, then forks on demand until serve is gone."""
     environment = settings.child_environment()
-    deathwatch.die_with_parent(environment.parent)
+    deathwatch.leave_if_orphaned(environment.parent)  # no parent-death signal: when serve dies there is work to do
     deathwatch.adopt_orphans()
     setproctitle.setproctitle("sky: spawner")
     logsetup.configure_child(environment.settings)
@@ -43,15 +43,17 @@ def main() -> int:
     channel = Channel(socket.socket(fileno=environment.channel), takes_descriptors=True)
     try:
         operations = load(environment.settings.operation_modules)
+        _warn_of_threads()
+        gc.collect()
+        gc.freeze()  # what is imported now is shared with every executor: the collector shall not write to it
+        channel.send(SpawnerReady(operations.describe_own()))
+        Spawner(channel, signals, operations, environment.settings).run()
     except SkyserveError as error:
         channel.send(SpawnerReady([], failure=f"{error.message} {error.hint}".strip()))
         channel.flush_blocking()
         return 1
-    _warn_of_threads()
-    gc.collect()
-    gc.freeze()  # what is imported now is shared with every executor: the collector shall not write to it
-    channel.send(SpawnerReady(operations.describe_own()))
-    Spawner(channel, signals, operations, environment.settings).run()
+    except ChannelClosed:
+        return 0  # serve was told to stop before the imports were done
     return 0
 
 

@@ -26,9 +26,9 @@ def become_executor(slot: str, parent: int, channel: int) -> None:
     """Turns the forked child into an executor."""
     _leave_the_parent(parent)
     deathwatch.adopt_orphans()
+    logsetup.leave_to_operations()  # closes its file by itself, before the number can be another's
     fds.close_all_but({0, 1, 2, channel})
     setproctitle.setproctitle(f"sky: executor {slot}")
-    logsetup.leave_to_operations()
     # Whatever is printed is in the log at once, as with python -u: also the part behind the last newline.
     for number, name in ((1, "stdout"), (2, "stderr")):
         raw = FileIO(number, "w", closefd=False)

@@ -85,11 +85,11 @@ class Spawner:
 
     def _spawn_executor(self, child_id: int, slot: str, descriptor: int) -> None:
         parent = os.getpid()
-        pid = os.fork()
+        pid = self._fork(child_id)
         if pid == 0:
             self._be_executor(slot, descriptor, parent)
         os.close(descriptor)
-        self._remember(Child(child_id, pid, is_tail=False))
+        self._remember(child_id, pid, is_tail=False)
 
     def _be_executor(self, slot: str, descriptor: int, parent: int) -> None:
         """Never returns: the forked child must not come back into the spawner's loop."""
@@ -106,14 +106,24 @@ class Spawner:
 
     def _spawn_tail(self, order: SpawnTail) -> None:
         parent = os.getpid()
-        pid = os.fork()
+        pid = self._fork(order.tail_id)
         if pid == 0:
             child_start.become_tail(order, parent)
-        self._remember(Child(order.tail_id, pid, is_tail=True))
+        self._remember(order.tail_id, pid, is_tail=True)
 
-    def _remember(self, child: Child) -> None:
-        self._children[child.child_id] = child
-        self._send(Spawned(child.child_id, child.pid))
+    def _fork(self, child_id: int) -> int | None:
+        """None when the system allows no more processes: the child then counts as ended."""
+        try:
+            return os.fork()
+        except OSError as error:
+            log.error("cannot fork: %s", error)
+            self._send(Exited(child_id, 0, 1, 0, error=f"cannot fork: {error.strerror}"))
+            return None
+
+    def _remember(self, child_id: int, pid: int | None, *, is_tail: bool) -> None:
+        if pid is not None:
+            self._children[child_id] = Child(child_id, pid, is_tail)
+            self._send(Spawned(child_id, pid))
 
     def _signal(self, child_id: int, signum: int) -> None:
         child = self._children.get(child_id)

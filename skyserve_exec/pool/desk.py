@@ -66,11 +66,11 @@ class Desk:
         again = bool(inbox.endings)
         found: dict[ScheduleType, list[Executor]] = {}
         for kind in ScheduleType:
-            if kind in new or again or (kind in self._claim_wanted and self.pending[kind] > 0):
+            if kind in new or ((again or kind in self._claim_wanted) and self.pending[kind] > 0):
                 executors = self._crew.pools[kind].free()
                 if kind is ScheduleType.SHORT:
                     executors = executors[len(self._to_resume) :]
-                if executors and (kind in new or self.pending[kind] > 0 or again):
+                if executors:
                     found[kind] = executors
         return found
 

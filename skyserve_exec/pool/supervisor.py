@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from skyserve_exec.errors import DiskFull, Draining, SkyserveError, Unavailable
+from skyserve_exec.errors import EXIT_INTERNAL, DiskFull, Draining, SkyserveError, Unavailable
 from skyserve_exec.logsetup import ServerLog
 from skyserve_exec.messages import (
     Cancel,
@@ -53,6 +53,7 @@ from skyserve_exec.system.signals import name_of
 SWEEP_SECONDS = 0.02
 BUSY_RETRY, FULL_RETRY = 0.02, 0.5
 REFUSE_AFTER = 5.0  # seconds without a commit: new work is refused instead of kept waiting
+MOST_HTTP_DEATHS = 8  # in a row, each soon after its start
 GIVE_UP_AFTER = 3.0  # seconds over the grace period: a stop does not wait for a dead disk
 
 log = logging.getLogger(__name__)
@@ -156,14 +157,27 @@ class Supervisor:
             for exited in self.crew.lose_spawner(status, self.now):
                 self._on_exited(exited)
             self.sweeping = True
-            if self.stopping is None:
-                log.error("the spawner ended (status %d); starting another one", status)
+            self._spawner_has_ended(status)
             return
         for seat in self.https.living():
             if seat.child is not None and seat.child.pid == pid:
                 self.ears.hear_out(seat.child.channel)
                 self.ears.drop(seat.child.channel)
-        self.https.has_ended(pid, status, self.now, expected=self.stopping is not None)
+        ended = self.https.has_ended(pid, status, self.now, expected=self.stopping is not None)
+        if ended is not None and ended.deaths > MOST_HTTP_DEATHS and self.stopping is None:
+            self._fail("http processes end at their start, see the log above")
+
+    def _spawner_has_ended(self, status: int) -> None:
+        if self.stopping is not None:
+            return
+        if self.https.welcome is None:
+            self._fail(f"the spawner ended before it had imported the operations (status {status}), see the log above")
+        else:
+            log.error("the spawner ended (status %d); starting another one", status)
+
+    def _fail(self, why: str) -> None:
+        self.failure = why
+        self.stop(why, exit_code=EXIT_INTERNAL)
 
     def _hear_http(self, seat: HttpChild, message: Message) -> None:
         match message:
@@ -318,7 +332,7 @@ class Supervisor:
             ends.append(self.now + SWEEP_SECONDS)
         if self.stopping is not None:
             ends += [at for at in (self.stopping.kill_at, self.stopping.farewell_until) if at and at > self.now]
-        if self.inbox and self.trouble is None:
+        if self.trouble is None and (self.inbox or (self.stopping is None and self.desk.claims(self.inbox))):
             return 0.0
         ends += [pool.not_before for pool in self.crew.pools.values() if pool.not_before > self.now]
         ends += [at for at in (self.crew.not_before, *(s.not_before for s in self.https.seats)) if at > self.now]

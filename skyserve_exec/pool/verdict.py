@@ -41,7 +41,7 @@ def of_interrupt(running: Running, max_attempts: int) -> Verdict:
     """It was told to stop, and did."""
     match running.cause:
         case Cause.CANCEL:
-            return Verdict(Status.CANCELLED, error=cancelled_error(), reason=running.row.reason)
+            return Verdict(Status.CANCELLED, error=cancelled_error())
         case Cause.DEADLINE:
             message = f"it ran longer than its deadline of {running.row.deadline:g} seconds"
             return Verdict(Status.FAILED, error=error_object("DeadlineExceeded", message))

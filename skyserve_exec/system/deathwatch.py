@@ -24,6 +24,12 @@ def die_with_parent(parent: int) -> None:
         os._exit(0)
 
 
+def leave_if_orphaned(parent: int) -> None:
+    """Exits at once when the parent has died already; for a child that has to clean up when its parent dies later."""
+    if os.getppid() != parent:
+        os._exit(0)
+
+
 def adopt_orphans() -> None:
     """Makes orphaned descendants children of this process instead of pid 1's (PR_SET_CHILD_SUBREAPER)."""
     _prctl(PR_SET_CHILD_SUBREAPER, 1)

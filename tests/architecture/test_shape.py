@@ -14,6 +14,7 @@ READS_ENVIRONMENT = {
     "runners/local.py": "makes the environment of a command",
     "executor/__main__.py": "tells setproctitle, before it is imported, to leave the environment block alone",
     "server/__main__.py": "the same",
+    "serve.py": "the same",
     "pool/children.py": "makes the environment of serve's own children",
     "logsetup.py": "whether a child logs to the terminal, as serve told it",
     "executor/baseline.py": "puts back what an operation changed",
