@@ -83,7 +83,8 @@ class ExecutorPool:
             self.replaced += 1
             return
         self.lost += 1
-        if executor.served == 0 and now - executor.spawned_at < EARLY_SECONDS:
+        # A request may kill its executor as often as it likes: that is no fault of the pool.
+        if executor.request_id is None and executor.served == 0 and now - executor.spawned_at < EARLY_SECONDS:
             self.early_deaths += 1
             self.not_before = now + min(LONGEST_BACKOFF, FIRST_BACKOFF * 2**self.early_deaths)
 
