@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.waiting import wait_until
+from tests.waiting import wait_gone
 
 MARK = "SKYSERVE_TEST_MARK"
 PROC = Path("/proc")
@@ -25,6 +25,9 @@ class Seen:
     state: str
     title: str
     environment: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"{self.pid} ({self.state}, child of {self.parent}): {self.title}"
 
     @property
     def is_zombie(self) -> bool:
@@ -137,4 +140,4 @@ def kill_all(seen: list[Seen]) -> None:
     for process in seen:
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.pid, signal.SIGKILL)
-    wait_until(lambda: not any(alive(process.pid) for process in seen), what="killed processes are gone")
+    wait_gone(lambda: [process for process in seen if alive(process.pid)], what="killed processes")

@@ -20,7 +20,7 @@ from typing import Any
 import httpx2
 
 from tests.processes import MARK, Seen, kill_all, marked, tree, zombies
-from tests.waiting import wait_until
+from tests.waiting import wait_gone, wait_until
 
 REPOSITORY = Path(__file__).parent.parent
 OWN_OPERATIONS = ("--operations", "tests.operations_under_test")
@@ -248,10 +248,10 @@ def running_server(
 def finish(server: Server) -> None:
     """Stops the server (if it still runs) and checks what every server owes at its end."""
     if server.process.poll() is None:
-        wait_until(lambda: not zombies(server.pid), seconds=5, what="no zombie in the server's tree")
+        wait_gone(lambda: zombies(server.pid), seconds=5, what="zombies in the server's tree")
     code = server.stop()
     assert code == server.expect_exit, f"serve ended with code {code}"
-    wait_until(lambda: not server.marked(), seconds=5, what=f"no process is left of {len(server.marked())}")
+    wait_gone(server.marked, seconds=5, what="processes of a server that has ended")
     if not server.allow_detached:
         assert not marked(server.mark), f"a detached job is left: {marked(server.mark)}"
     if not server.allow_traceback:

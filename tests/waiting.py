@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import TypeVar
 
 POLL_SECONDS = 0.01
@@ -22,6 +22,21 @@ def wait_until(condition: Callable[[], Seen | None], *, seconds: float = 10.0, w
         if time.monotonic() >= deadline:
             raise AssertionError(f"not within {seconds:g} s: {what}; last seen: {seen!r}")
         time.sleep(POLL_SECONDS)
+
+
+def wait_gone(found: Callable[[], Collection[object]], *, seconds: float = 10.0, what: str) -> None:
+    """Waits until nothing is found any more; the failure shows what still was."""
+    left: Collection[object] = ()
+
+    def gone() -> bool:
+        nonlocal left
+        left = found()
+        return not left
+
+    try:
+        wait_until(gone, seconds=seconds, what=what)
+    except AssertionError:
+        raise AssertionError(f"not gone within {seconds:g} s: {what}; left: {left}") from None
 
 
 def stays_so(condition: Callable[[], object], *, seconds: float, what: str) -> None:

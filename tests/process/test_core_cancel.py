@@ -12,7 +12,7 @@ import pytest
 
 from tests.processes import alive, marked, titled
 from tests.server_under_test import Server, running_server
-from tests.waiting import pause, seeded_rounds, wait_until
+from tests.waiting import pause, seeded_rounds, wait_gone, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -193,7 +193,7 @@ def test_CX10_a_cancelled_tail_ends_with_all_its_parts(four: Server, name: str) 
         four.wait_status(request_id, "RUNNING")
     four.cancel(request_id)
     assert four.get(request_id, timeout=15)["status"] == "CANCELLED"
-    wait_until(lambda: not sleepers(), seconds=2, what=f"no part of the tail is left: {sleepers()}")
+    wait_gone(sleepers, seconds=2, what="parts of the tail")
     wait_until(lambda: four.health()["tails"] == 0, what="no tail is counted")
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.processes import alive, look
 from tests.server_under_test import Server
-from tests.waiting import wait_until
+from tests.waiting import wait_gone, wait_until
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_a_crashed_executor_leaves_none_of_its_children(shared_server: Server, t
         os.kill(pid, signal.SIGKILL)
     for request_id in requests:
         assert shared_server.get(request_id)["error"]["type"] == "ExecutorDied"
-    wait_until(lambda: not any(map(alive, pids)), seconds=5, what="the children of dead executors are gone")
+    wait_gone(lambda: [pid for pid in pids if alive(pid)], seconds=5, what="the children of dead executors")
 
 
 def read_pid(file: Path) -> int:

@@ -21,7 +21,7 @@ import pytest
 
 from tests.processes import alive, cpu_seconds, titled
 from tests.server_under_test import SMALL, Server, clear_away, is_free, read_json, running_server, start
-from tests.waiting import pause, seeded_rounds, stays_so, wait_until
+from tests.waiting import pause, seeded_rounds, stays_so, wait_gone, wait_until
 
 
 def ended(server: Server, seconds: float = 10.0) -> str:
@@ -201,7 +201,7 @@ def test_SH01_CR07_after_a_kill_nothing_is_left_and_nothing_is_lost(tmp_path: Pa
         pending = [server.submit("sleep_long", seconds=0) for _ in range(10)]
         former = server.health()["boot_id"]
         server.expect_exit = server.kill()
-        wait_until(lambda: not server.marked(), seconds=5, what="all processes are gone")
+        wait_gone(server.marked, seconds=5, what="what serve had started")
     with running_server(tmp_path) as server:
         assert server.health()["boot_id"] != former
         for request_id in running:
@@ -230,7 +230,7 @@ def test_a_dead_spawner_is_replaced(tmp_path: Path) -> None:
         record = server.get(running)
         assert (record["status"], record["error"]["type"]) == ("FAILED", "ExecutorDied")
         assert server.get(again)["status"] == "SUCCEEDED"
-        wait_until(lambda: not any(map(alive, old)), seconds=5, what="what was below it is gone")
+        wait_gone(lambda: [pid for pid in old if alive(pid)], seconds=5, what="what was below the spawner")
         assert server.result("echo", value=1) == 1
         wait_until(lambda: server.health()["status"] == "healthy", what="it is healthy again")
 

@@ -101,7 +101,7 @@ def test_QU05_beyond_the_limit_a_submit_is_refused_and_says_when_to_return(tmp_p
 
 def test_QU10_more_http_processes_are_still_one_server(tmp_path: Path) -> None:
     options = ("--http-processes", "4", "--long-executors", "1", "--short-executors", "2")
-    for _ in range(3):
+    for _ in range(2):
         with running_server(tmp_path, *options) as server:
             wait_until(lambda: len(titled(server.pid, "sky: http")) == 4, what="four http processes")
             assert len(titled(server.pid, "sky: spawner")) == 1
@@ -165,7 +165,7 @@ def test_CR12_executors_that_cannot_live_make_the_server_unhealthy_not_busy(tmp_
                 lambda: (now := server.health())["status"] == "unhealthy" and now, seconds=20, what="it says so"
             )
             assert health
-            assert "executors" in health["problem"]
+            assert "executor" in health["problem"]
         finally:
             stop.set()
             killer.join()
