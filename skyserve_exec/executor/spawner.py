@@ -156,8 +156,10 @@ class Spawner:
         while True:
             for child in list(self._children.values()):
                 self._signal(child.child_id, signal.SIGKILL)
-            ended = {pid for pid, _status, _peak in _ended_children()}
-            self._children = {key: child for key, child in self._children.items() if child.pid not in ended}
+            _ended_children()
+            # Asked of the kernel: the loop may have reaped some whose end could not be reported any more.
+            left = set(proctree.children_of(os.getpid()))
+            self._children = {key: child for key, child in self._children.items() if child.pid in left}
             if proctree.kill_orphans(set()) == 0 and not self._children:
                 return
             select.select([self._signals], [], [], SWEEP_SECONDS)

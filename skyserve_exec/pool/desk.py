@@ -99,9 +99,9 @@ class Desk:
         attempts = self._settings.max_attempts
         if running.place is Place.EXECUTOR:
             found = verdict.of_death(exited, running, attempts)
-            log.warning(
-                "executor ended while it ran a request: %s", verdict.how_it_ended(exited), extra=_about(running)
-            )
+            if running.cause is None:
+                how = verdict.how_it_ended(exited)
+                log.warning("executor ended while it ran a request: %s", how, extra=_about(running))
             inbox.endings.append(Ending(running, found, exited.peak_rss or None))
         elif running.cause is not None:
             inbox.endings.append(Ending(running, verdict.of_interrupt(running, attempts)))
