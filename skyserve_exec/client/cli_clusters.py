@@ -12,7 +12,7 @@ import typer
 
 from skyserve_exec.client import following, rendering, wire
 from skyserve_exec.client.cli_options import Clusters, Format, Output, Yes, confirm, either, line_of
-from skyserve_exec.client.command_line import CommandLine, exit_code_of, on_interrupt
+from skyserve_exec.client.command_line import CommandLine, error_json, exit_code_of, on_interrupt
 from skyserve_exec.client.following import result_of
 from skyserve_exec.client.sdk import Client
 from skyserve_exec.errors import EXIT_OK, SkyserveError
@@ -77,7 +77,7 @@ def _down(line: CommandLine, client: Client, names: Sequence[str]) -> int:
                 wire.outcome_of(following.terminal_record(request, doing=f"Removing cluster {name}"))
             except SkyserveError as error:
                 failures.append(error)
-                outcomes.append({"cluster": name, "removed": False, **error.to_json()})
+                outcomes.append({"cluster": name, "removed": False, **error_json(error)})
                 if not line.wants_json:
                     line.report(error)
             else:

@@ -78,8 +78,8 @@ def launch(
     line = line_of(ctx)
     resources = {"infra": infra, "cpus": cpus, "memory": memory, "accelerators": gpus}
     wanted = Wanted(tuple(task or ()), tuple(env or ()), name, resources)
-    local = _is_local(line)
-    fields = _task(line, wanted, 0, is_local=local)
+    task_file.check_cluster(cluster)
+    fields = _task(line, wanted)
     client = _client_or_new_server(line)
     return _run(line, client, "launch", lambda: client.launch(fields, cluster=cluster), detach, asynchronous)
 
@@ -104,7 +104,8 @@ def execute(
     line = line_of(ctx)
     resources = {"cpus": cpus, "memory": memory, "accelerators": gpus}
     wanted = Wanted(tuple(task or ()), tuple(env or ()), name, resources)
-    fields = _task(line, wanted, 1, is_local=_is_local(line))
+    task_file.check_cluster(cluster)
+    fields = _task(line, wanted)
     client = line.client()
     return _run(line, client, "exec", lambda: client.exec_(cluster, fields), detach, asynchronous)
 
@@ -138,8 +139,8 @@ def _say_detached(line: CommandLine, cluster: str, job_id: int | None) -> None:
     line.note(f"Cancel it with: {line.program} cancel {cluster} {job_id}")
 
 
-def _task(line: CommandLine, wanted: Wanted, before: int, *, is_local: bool) -> dict[str, Any]:
-    """The task of the command line, checked. `before` is how many other arguments came before it."""
+def _task(line: CommandLine, wanted: Wanted) -> dict[str, Any]:
+    """The task of the command line, checked."""
     command = line.after_dashes
     words = wanted.words if command is None else wanted.words[: len(wanted.words) - len(command)]
     envs = task_file.environment(wanted.env, settings.own_environment())
@@ -161,12 +162,8 @@ def _task(line: CommandLine, wanted: Wanted, before: int, *, is_local: bool) -> 
     else:
         source, fields, lines = "", task_file.from_command(command), {}
     task = task_file.completed(fields, envs, name=wanted.name, resources=wanted.resources)
+    is_local = endpoints.named_endpoint(line.endpoint) is None
     return task_file.checked(task, source=source, lines=lines, is_local=is_local)
-
-
-def _is_local(line: CommandLine) -> bool:
-    named = endpoints.named_endpoint(line.endpoint)
-    return named is None
 
 
 def _client_or_new_server(line: CommandLine) -> Client:

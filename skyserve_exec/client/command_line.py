@@ -87,7 +87,7 @@ class CommandLine:
         """An error: one line and a hint on stderr, and its JSON on stdout where JSON was asked for."""
         if self.wants_json:
             with contextlib.suppress(OSError):
-                self.print_json(_error_json(error))
+                self.print_json(error_json(error))
         with contextlib.suppress(OSError):
             write(sys.stderr, paint("Error: ", RED, sys.stderr) + clean(error.message) + "\n")
             if error.hint:
@@ -118,11 +118,25 @@ def exit_code_of(error: SkyserveError) -> int:
 
     A request that failed with an error of ours, such as NotFound, counts as if the server had answered so at once.
     """
+    kind = _kind_of(error)
+    is_own = kind is type(error) or kind.exit_code == errors.EXIT_INTERNAL
+    return error.exit_code if is_own else kind.exit_code
+
+
+def error_json(error: SkyserveError) -> dict[str, Any]:
+    """The JSON of an error; of a failed request with its record."""
+    body = error.to_json()
+    if isinstance(error, RequestFailed):
+        body["error"] |= {"type": _kind_of(error).__name__, "record": error.record}
+    return body
+
+
+def _kind_of(error: SkyserveError) -> type[SkyserveError]:
     if isinstance(error, RequestFailed) and not isinstance(error, RequestWasCancelled):
         kind = getattr(errors, str(error.error.get("type")), None)
-        if isinstance(kind, type) and issubclass(kind, SkyserveError) and kind.exit_code != errors.EXIT_INTERNAL:
-            return kind.exit_code
-    return error.exit_code
+        if isinstance(kind, type) and issubclass(kind, SkyserveError):
+            return kind
+    return type(error)
 
 
 def paint(text: str, style: str, stream: TextIO) -> str:
@@ -155,10 +169,3 @@ def write_bytes(descriptor: int, data: bytes) -> None:
             view = view[os.write(descriptor, view) :]
         except BlockingIOError:
             select.select([], [descriptor], [])
-
-
-def _error_json(error: SkyserveError) -> dict[str, Any]:
-    body = error.to_json()
-    if isinstance(error, RequestFailed):
-        body["error"]["record"] = error.record
-    return body

@@ -110,14 +110,20 @@ def clock(then: float | None) -> str:
 
 
 def amounts(resources: Any) -> str | None:
-    """What a cluster has or a job takes, such as '4 cpus, 1 A100'."""
+    """What a cluster has or a job takes, such as '4 CPUs, 16 GB, 1 A100'."""
     if not isinstance(resources, Mapping):
         return None
     flat: dict[str, Any] = {}
     for name, value in resources.items():
         flat |= value if isinstance(value, Mapping) else {name: value}
-    words = [f"{value:g} {name}" for name, value in flat.items() if isinstance(value, int | float) and value]
+    words = [_amount(name, value) for name, value in flat.items() if isinstance(value, int | float) and value]
     return ", ".join(words) or None
+
+
+def _amount(name: str, value: float) -> str:
+    if name == "cpus":
+        return f"{value:g} CPU" if value == 1 else f"{value:g} CPUs"
+    return f"{value:g} GB" if name == "memory" else f"{value:g} {name}"
 
 
 def now() -> float:

@@ -5,6 +5,7 @@ Room: the command line.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -131,6 +132,19 @@ def checked(task: dict[str, Any], *, source: str, lines: Lines, is_local: bool) 
             hint="It is copied to the cluster before the task runs; a relative path starts in the current directory.",
         )
     return task
+
+
+def check_cluster(name: str | None) -> None:
+    """Checks a cluster's name before anything is started for it.
+
+    Raises:
+        BadInput: no cluster can have this name.
+    """
+    if name is not None and not re.fullmatch(protocol.NAME_PATTERN, name):
+        raise BadInput(
+            f"cluster: {name!a} cannot be a cluster's name",
+            hint="A letter, then letters, digits, '.', '_' and '-'; at most 60; a letter or digit at the end.",
+        )
 
 
 def _fault(error: ValidationError, source: str, lines: Lines) -> BadInput:

@@ -223,8 +223,9 @@ def failure_of(record: dict[str, Any]) -> RequestFailed:
     if record["status"] == Status.CANCELLED:
         return RequestWasCancelled(f"{what} was cancelled: {message}", record=record, hint=told.get("hint") or "")
     kind = told.get("type")
-    said = f"{kind}: {message}" if kind and error_kind(kind) is None else message
-    return RequestFailed(f"{what} failed: {said}", record=record, hint=told.get("hint") or "")
+    # What our own errors say stands for itself.
+    said = message if error_kind(kind) is not None else f"{what} failed: {kind}: {message}" if kind else message
+    return RequestFailed(said, record=record, hint=told.get("hint") or "")
 
 
 def _word(flag: bool) -> str:

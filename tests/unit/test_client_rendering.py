@@ -40,9 +40,9 @@ def test_missing_values_are_dashes_and_control_characters_are_visible() -> None:
 
 
 def test_amounts() -> None:
-    resources = {"cpus": 2.0, "memory": None, "accelerators": {"A100": 0.5}}
-    assert rendering.amounts(resources) == "2 cpus, 0.5 A100"
-    assert rendering.amounts({"cpus": 1.0, "H100": 8}) == "1 cpus, 8 H100"
+    resources = {"cpus": 2.0, "memory": 1.5, "accelerators": {"A100": 0.5}}
+    assert rendering.amounts(resources) == "2 CPUs, 1.5 GB, 0.5 A100"
+    assert rendering.amounts({"cpus": 1.0, "H100": 8}) == "1 CPU, 8 H100"
     assert rendering.amounts(None) is None
 
 
