@@ -80,7 +80,13 @@ def on_terminal(line: str, home: str) -> str:
     environment["PATH"] = f"{Path(sys.executable).parent}:{kept['PATH']}"
     environment.pop("NO_COLOR", None)
     process = subprocess.Popen(
-        ["sh", "-c", line], cwd=ROOT, env=environment, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
+        ["sh", "-c", line],
+        cwd=ROOT,
+        env=environment,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
     )
     os.close(theirs)
     data = bytearray()
