@@ -109,6 +109,7 @@ async def serve(app: ASGIApp, http: HttpState, listener: socket.socket, early: l
         await server.serve(sockets=[listener])
     finally:
         looking.cancel()
+        http.feeds.close()
         http.stalls.stop()
 
 

@@ -89,6 +89,7 @@ def build_app(http: HttpState) -> ASGIApp:
         version=__version__,
         description="A request server: submit, follow, cancel. Errors have one shape: ErrorAnswer.",
         redoc_url=None,
+        generate_unique_id_function=lambda route: route.name,
         redirect_slashes=False,
     )
     posts: dict[str, PostEndpoint] = {CANCEL_PATH: CancelEndpoint(http)}

@@ -63,6 +63,13 @@ class FileWatch:
             self._poll.cancel()
             self._poll = None
 
+    def close(self) -> None:
+        """Gives the inotify instance back."""
+        if self._notify is not None:
+            asyncio.get_running_loop().remove_reader(self._notify.fileno())
+            self._notify.close()
+            self._notify = None
+
     def _start(self) -> None:
         if self._tried:
             return

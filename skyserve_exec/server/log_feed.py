@@ -133,6 +133,10 @@ class LogFeeds:
     def __len__(self) -> int:
         return len(self._feeds)
 
+    def close(self) -> None:
+        """Ends the watching, on the loop; the feeds are closed by those who use them."""
+        self._watch.close()
+
     async def open(self, path: Path, *, create: bool) -> LogFeed:
         """The feed of a log; `leave` must follow. With `create` the file is made, empty, when it is not there yet.
 
