@@ -38,10 +38,11 @@ def launch(task: Mapping[str, Any], cluster: str) -> dict[str, Any]:
     """
     context = current_request()
     check_workdir(task)
+    agent, created = agent_of(context, cluster), False
     with open_registry(context) as registry:
-        row, created = registry.insert_or_get(new_row(context, cluster))
-        agent = agent_of(context, row)
         try:
+            with interrupts_deferred():
+                row, created = registry.insert_or_get(new_row(context, cluster))
             resources = _made(registry, agent, row, task)
             copy_workdir(agent, task, context)
             registry.set_status(cluster, ClusterStatus.UP, now=time.time())
@@ -52,8 +53,8 @@ def launch(task: Mapping[str, Any], cluster: str) -> dict[str, Any]:
         if created:
             say(f"Cluster {cluster}: up")
         _set_up(agent, task)
-        job_id = submit_job(agent, task) if task.get("run") else None
         registry.update(cluster, now=time.time(), last_task=title_of(task))
+    job_id = submit_job(agent, task) if task.get("run") else None
     return {"cluster": cluster, "job_id": job_id, "created": created, "infra": row.infra, "resources": resources}
 
 
@@ -69,7 +70,7 @@ def status(clusters: Sequence[str] = ()) -> list[dict[str, Any]]:
     missing = sorted(set(clusters) - {row.name for row in rows})
     if missing:
         raise NotFound(f"there is no cluster {', '.join(missing)}", hint="'sky status' lists the clusters.")
-    counts = _job_counts([agent_of(context, row) for row in rows])
+    counts = _job_counts([agent_of(context, row.name) for row in rows])
     return [
         {
             "name": row.name,
@@ -98,7 +99,7 @@ def down(cluster: str) -> dict[str, Any]:
         if row is None and context.attempt > 1:
             # An earlier attempt got to its end and died before it could say so.
             return {"cluster": cluster, "cancelled": []}
-        agent = agent_of(context, found_cluster(registry, cluster))
+        agent = agent_of(context, found_cluster(registry, cluster).name)
         cancelled: list[int] = []
         if agent.runner.exists(f"{agent.directory}/jobs"):
             say(f"Cluster {cluster}: ending its jobs")

@@ -45,10 +45,9 @@ def execute(cluster: str, task: Mapping[str, Any]) -> dict[str, Any]:
     row, agent = ready_cluster(context, cluster)
     check_fits(agent, task, json.loads(row.resources))
     copy_workdir(agent, task, context)
-    job_id = submit_job(agent, task)
     with open_registry(context) as registry:
         registry.update(cluster, now=time.time(), last_task=title_of(task))
-    return {"cluster": cluster, "job_id": job_id}
+    return {"cluster": cluster, "job_id": submit_job(agent, task)}
 
 
 def queue(cluster: str | None = None, skip_finished: bool = False) -> list[dict[str, Any]]:
@@ -61,7 +60,7 @@ def queue(cluster: str | None = None, skip_finished: bool = False) -> list[dict[
     if cluster is not None:
         return _jobs_of(ready_cluster(context, cluster)[1], skip_finished)
     with open_registry(context) as registry:
-        agents = [agent_of(context, row) for row in registry.list() if row.status == ClusterStatus.UP]
+        agents = [agent_of(context, row.name) for row in registry.list() if row.status == ClusterStatus.UP]
     jobs: list[dict[str, Any]] = []
     for agent in agents:
         try:

@@ -61,9 +61,13 @@ def found_cluster(registry: ClusterRegistry, name: str) -> ClusterRow:
     return row
 
 
-def agent_of(context: RequestContext, row: ClusterRow) -> ClusterAgent:
-    """What talks to the cluster's job queue."""
-    return ClusterAgent(LocalRunner(), row.name, str(directory_of(context, row.name)))
+def agent_of(context: RequestContext, name: str) -> ClusterAgent:
+    """What talks to the cluster's job queue.
+
+    Raises:
+        BadInput: the name would lead out of the state directory.
+    """
+    return ClusterAgent(LocalRunner(), name, str(directory_of(context, name)))
 
 
 def ready_cluster(context: RequestContext, name: str) -> tuple[ClusterRow, ClusterAgent]:
@@ -77,4 +81,4 @@ def ready_cluster(context: RequestContext, name: str) -> tuple[ClusterRow, Clust
         row = found_cluster(registry, name)
     if row.status != ClusterStatus.UP:
         raise Conflict(f"cluster {name} is not up: it is {row.status}", hint=f"Launch it again: sky launch -c {name} …")
-    return row, agent_of(context, row)
+    return row, agent_of(context, row.name)
