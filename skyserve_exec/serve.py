@@ -57,6 +57,7 @@ from skyserve_exec.system.proctree import start_time_of
 from skyserve_exec.system.signals import SignalBox
 from skyserve_exec.version import __version__
 
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 LOCK_SECONDS = 2.0  # a client that looks at the lock holds it for an instant
 
 log = logging.getLogger(__name__)
@@ -91,7 +92,7 @@ def run(settings: Settings, *, to_terminal: bool) -> int:
 
 
 def _serve(settings: Settings, state_dir: StateDir, listener: socket.socket, *, to_terminal: bool) -> int:
-    signals = SignalBox([signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD])
+    signals = SignalBox([*STOP_SIGNALS, signal.SIGCHLD])
     setproctitle.setproctitle("sky: serve")
     deathwatch.adopt_orphans()
     server_log = ServerLog(settings, to_terminal=to_terminal)
@@ -113,6 +114,8 @@ def _serve(settings: Settings, state_dir: StateDir, listener: socket.socket, *, 
             settings, boot_id, token, store, https, crew, Ears(signals), server_log, time.monotonic, time.time
         )
         code = supervisor.run()
+        for signum in STOP_SIGNALS:
+            signal.signal(signum, signal.SIG_IGN)  # the interpreter's own end would let a late one kill it
     except BaseException:
         _end_children(https, crew)
         raise
@@ -121,7 +124,7 @@ def _serve(settings: Settings, state_dir: StateDir, listener: socket.socket, *, 
             store.close()
         if log_descriptor is not None:
             os.close(log_descriptor)
-        state_dir.server_json.unlink(missing_ok=True)
+        _withdraw(state_dir, boot_id)
     if supervisor.failure:
         raise StartFailed(supervisor.failure, hint="Mend that and start again.")
     log.info("stopped after %s; every process has ended", supervisor.desk.summary())
@@ -159,6 +162,13 @@ def _announce(settings: Settings, state_dir: StateDir, listener: socket.socket, 
     new = state_dir.server_json.with_suffix(".new")
     new.write_text(json.dumps(body, indent=1))
     new.replace(state_dir.server_json)
+
+
+def _withdraw(state_dir: StateDir, boot_id: str) -> None:
+    """Removes what this life announced; what a former one left stays until recovery has used it."""
+    with suppress(OSError, ValueError):
+        if json.loads(state_dir.server_json.read_text()).get("boot_id") == boot_id:
+            state_dir.server_json.unlink()
 
 
 def _take_lock(state_dir: StateDir) -> Lock:
