@@ -58,6 +58,13 @@ def test_SU06_a_used_port_is_refused_before_anything_starts(tmp_path: Path, addr
     assert is_free(tmp_path / "state" / "server.lock")
 
 
+def test_SU06_a_port_held_on_ipv6(tmp_path: Path) -> None:
+    with listening(socket.AF_INET6, "::") as port:
+        assert str(os.getpid()) in ended(start(tmp_path / "state", "--port", str(port)))
+    with listening(socket.AF_INET6, "::1") as port, running_server(tmp_path, "--port", str(port)) as server:
+        assert server.endpoint == f"http://127.0.0.1:{port}", "another family's loopback is another address"
+
+
 def test_SU06_a_port_in_time_wait_is_no_obstacle(tmp_path: Path) -> None:
     with running_server(tmp_path) as server:
         port = httpx2.URL(server.endpoint).port
@@ -173,7 +180,7 @@ def test_SH01_SH02_a_stop_leaves_nothing_and_settles_what_ran(tmp_path: Path, si
             server.submit("sleep_long", seconds=600, marker=str(markers[1])),
         ]
         again = server.submit("sleep_again", seconds=600, marker=str(tmp_path / "again"))
-        tail = server.submit("hand_off", script="sleep 600")
+        tail = server.submit("hand_off", script="sleep 600", again=100)
         wait_until(lambda: all(marker.exists() for marker in [*markers, tmp_path / "again"]), what="three run")
         pending = server.submit("sleep_long", seconds=0)
         assert server.kill(signum) == 0
@@ -195,7 +202,7 @@ def test_SH01_CR07_after_a_kill_nothing_is_left_and_nothing_is_lost(tmp_path: Pa
     with running_server(tmp_path) as server:
         running = [server.submit("sleep_long", seconds=600), server.submit("spawn_sleep", how="session", wait=True)]
         again = server.submit("sleep_again", seconds=0.2, marker=str(tmp_path / "again"))
-        tail = server.submit("hand_off", script="sleep 600 & sleep 601")
+        tail = server.submit("hand_off", script="sleep 600 & sleep 601", again=100)
         for request_id in running:
             server.wait_status(request_id, "RUNNING")
         pending = [server.submit("sleep_long", seconds=0) for _ in range(10)]
@@ -217,6 +224,34 @@ def test_SH01_CR07_after_a_kill_nothing_is_left_and_nothing_is_lost(tmp_path: Pa
         server.wait_status(tail, "RUNNING")
         server.cancel(tail)
         assert server.get(tail)["status"] == "CANCELLED"
+
+
+def test_SH01_serve_and_spawner_killed_in_the_same_instant(tmp_path: Path) -> None:
+    with running_server(tmp_path) as server:
+        pid_file = tmp_path / "pid"
+        running = server.submit("spawn_sleep", how="session", wait=True, pid_file=str(pid_file))
+        wait_until(pid_file.exists, what="it runs")
+        (spawner,) = titled(server.pid, "sky: spawner")
+        os.kill(server.pid, signal.SIGSTOP)
+        os.kill(spawner.pid, signal.SIGKILL)
+        server.expect_exit = server.kill()
+        # What is no direct child is found by the next start at the latest.
+        with running_server(tmp_path) as following:
+            wait_gone(server.marked, seconds=5, what="what the former life had started")
+            assert following.get(running)["status"] == "FAILED"
+
+
+def test_SU12_a_start_during_a_drain_is_refused_and_names_the_holder(tmp_path: Path) -> None:
+    with running_server(tmp_path, "--shutdown-grace-seconds", "30") as server:
+        marker = tmp_path / "marker"
+        request_id = server.submit("sleep_for", seconds=600, marker=str(marker), cleanup_seconds=5)
+        wait_until(marker.exists, what="it runs")
+        server.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: b"interrupted by ServerShutdown" in server.log(request_id), what="it cleans up")
+        said = ended(start(server.state_dir, *SMALL))
+        assert str(server.pid) in said
+        assert server.process.wait(15) == 0
+    assert marker.with_name("marker.cleaned").exists()
 
 
 def test_a_dead_spawner_is_replaced(tmp_path: Path) -> None:
