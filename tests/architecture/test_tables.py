@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
+import keyword
 import re
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 from pydantic import BaseModel
 
 from skyserve_exec import errors, protocol, settings
+from skyserve_exec.client import aio, cli_root, sdk
 from skyserve_exec.operation_table import BUILTIN, Operation, from_description
 from skyserve_exec.own_operation import NAME
 from tests.server_under_test import REPOSITORY
@@ -100,3 +102,27 @@ def test_every_error_is_in_the_drawing_and_says_what_it_means() -> None:
         if issubclass(kind, errors.SkyserveError | errors.RequestInterrupted):
             assert kind.__doc__, name
             assert name in (errors.__doc__ or "") or issubclass(kind, errors.RequestInterrupted), name
+
+
+def test_settings_are_the_options_of_start() -> None:
+    start = cli_root.load(next(row for row in cli_root.API_COMMANDS if row.name == "start"))
+    names = {name for option in start.params for name in (*option.opts, *option.secondary_opts)}
+    switches = {f"--no-{row.option[2:]}" for row in settings.TABLE if row.type is bool}
+    assert names - {"--foreground", "--endpoint"} == {row.option for row in settings.TABLE} | switches
+
+
+def test_every_command_can_be_loaded_and_has_help() -> None:
+    for row in (*cli_root.COMMANDS, *cli_root.API_COMMANDS):
+        command = cli_root.load(row)
+        assert command.name == row.name
+        assert command.help
+        assert all(option.help for option in command.params if option.param_type_name == "option"), row.name
+
+
+@each_operation
+def test_an_operation_has_a_command_and_methods_with_its_fields(row: Operation) -> None:
+    assert row.name in {command.name for command in cli_root.COMMANDS}
+    method = f"{row.name}_" if keyword.iskeyword(row.name) or row.name == "exec" else row.name
+    for client in (sdk.Client, aio.AsyncClient):
+        parameters = set(inspect.signature(getattr(client, method)).parameters) - {"self", "idempotency_key"}
+        assert parameters == {"all_jobs" if name == "all" else name for name in payload_of(row).model_fields}
