@@ -10,6 +10,7 @@ import re
 import threading
 import time
 from dataclasses import dataclass, field
+from typing import cast
 
 import uvloop
 
@@ -47,9 +48,9 @@ class Follower(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        if isinstance(transport, asyncio.Transport):
-            self.transport = transport
-            transport.write(self._request)
+        # uvloop's transports have the methods of asyncio.Transport without being one.
+        self.transport = cast(asyncio.Transport, transport)
+        self.transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
         now = time.monotonic_ns()

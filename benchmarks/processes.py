@@ -118,14 +118,16 @@ def adopt_orphans() -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
-def end_descendants() -> int:
-    """Kills every process below this one, whatever its session; returns how many there were."""
-    ended = 0
+def end_descendants() -> list[str]:
+    """Kills every process below this one, whatever its session; returns their command lines."""
+    ended: list[str] = []
     for _ in range(50):  # what dies may leave orphans, which come to this process
         left = psutil.Process().children(recursive=True)
         if not left:
             break
-        ended += len(left)
+        for process in left:
+            with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+                ended.append(" ".join(process.cmdline())[:200] or process.name())
         kill_all(left)
     return ended
 
