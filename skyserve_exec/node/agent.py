@@ -9,7 +9,6 @@ Room: the cluster's node, `python3 -S -E agent.py --dir DIR VERB`. JSON on stdin
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import select
@@ -17,7 +16,20 @@ import signal
 import sys
 import time
 
-from .directory import ENDED, FACTS, Node, Refused, amounts, free_of, short_of, sync, write, write_state
+from .directory import (
+    ENDED,
+    FACTS,
+    Node,
+    Refused,
+    amounts,
+    free_of,
+    open_lock,
+    short_of,
+    sync,
+    take,
+    write,
+    write_state,
+)
 from .processes import processes_of, send_all
 
 TYPE_CHECKING = False
@@ -185,29 +197,22 @@ def size_of(path: str) -> int:
 # --- one scheduler, and no moment without one -----------------------------------------------------------------------
 
 
-def open_lock(node: Node) -> int:
-    return os.open(node.path("scheduler.lock"), os.O_RDWR | os.O_CREAT, 0o600)
-
-
-def take(lock: int) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
 def ensure_scheduler(node: Node, wait: bool = False) -> None:
     """Wakes the scheduler, or starts one when a job is active and nobody schedules; can wait for its first turn."""
     while True:
-        lock = open_lock(node)
+        ready, lock = -1, open_lock(node)
         try:
             if not take(lock):
                 return wake(node)
             if node.active():
-                return start_scheduler(node, lock, wait)
+                ready = start_scheduler(node, lock)
         finally:
             os.close(lock)  # frees it, unless a scheduler has inherited it
+        if ready >= 0:
+            if wait:
+                select.select([ready], [], [], PATIENCE)
+            os.close(ready)
+            return None
         # A job that came while this process held the lock found it taken and started nobody: look again.
         if not node.active():
             return None
@@ -225,7 +230,8 @@ def wake(node: Node) -> None:
     os.close(descriptor)
 
 
-def start_scheduler(node: Node, lock: int, wait: bool) -> None:
+def start_scheduler(node: Node, lock: int) -> int:
+    """A descriptor that becomes readable when the scheduler has done its first turn, or has failed."""
     ready, told = os.pipe()
     child = os.fork()
     if child == 0:
@@ -237,9 +243,7 @@ def start_scheduler(node: Node, lock: int, wait: bool) -> None:
             os._exit(0)
     os.waitpid(child, 0)
     os.close(told)
-    if wait:
-        select.select([ready], [], [], PATIENCE)
-    os.close(ready)
+    return ready
 
 
 def become_scheduler(node: Node, lock: int, told: int) -> None:

@@ -19,6 +19,7 @@ Room: the cluster's node.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 
@@ -109,6 +110,20 @@ def sync(folder: str) -> None:
     descriptor = os.open(folder, os.O_RDONLY)
     os.fsync(descriptor)
     os.close(descriptor)
+
+
+def open_lock(node: Node) -> int:
+    """Of the scheduler; a descriptor, not taken yet."""
+    return os.open(node.path("scheduler.lock"), os.O_RDWR | os.O_CREAT, 0o600)
+
+
+def take(lock: int) -> bool:
+    """Takes the lock if nobody has it."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def amounts(spec: dict[str, Any], cpus: float, memory: float) -> dict[str, float]:

@@ -17,7 +17,7 @@ import signal
 import sys
 import time
 
-from .directory import ENDED, Node, free_of, read, short_of, write, write_state
+from .directory import ENDED, Node, free_of, read, short_of, take, write, write_state
 from .job_start import Start
 from .processes import is_alive, look, machine, pin_of, processes_of, send_all
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 GRACE = 5.0  # seconds between SIGTERM and SIGKILL
 START_SECONDS = 0.1  # a signal is lost that comes between the fork and the exec of a shell that catches it
+LOCK_SECONDS = 2.0
 RETRY_SECONDS = 1.0  # after a failed write or fork
 ENDING_SECONDS = 0.1  # between two looks at a job that is ending, and at one that cannot be waited for
 PR_SET_CHILD_SUBREAPER = 36
@@ -234,11 +235,7 @@ class Scheduler:
         # Whoever queued a job before this look found the lock taken and relied on us; after it, finds it free.
         if not self.node.numbers(self.seen):
             return True
-        try:
-            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        return False
+        return not take(self.lock)
 
 
 def adopt(job: Job) -> None:
@@ -258,6 +255,12 @@ def main(argv: list[str]) -> int:
     # No job may inherit them: the lock would outlive the scheduler.
     os.set_inheritable(lock, False)
     os.set_inheritable(ready, False)
+    # On NFS a lock is not inherited but the process's own: then it is taken here, or somebody else has it.
+    deadline = time.monotonic() + LOCK_SECONDS
+    while not take(lock):
+        if time.monotonic() > deadline:
+            return 0
+        time.sleep(0.01)
     # Orphans of jobs come to this process and not to pid 1, so that they are found, ended and buried.
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     Scheduler(node, lock).run(ready)

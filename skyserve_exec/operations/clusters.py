@@ -95,15 +95,17 @@ def down(cluster: str) -> dict[str, Any]:
     """
     context = current_request()
     with open_registry(context) as registry:
-        row = registry.get(cluster)
-        if row is None and context.attempt > 1:
+        if context.attempt > 1 and registry.get(cluster) is None:
             # An earlier attempt got to its end and died before it could say so.
             return {"cluster": cluster, "cancelled": []}
-        agent = agent_of(context, found_cluster(registry, cluster).name)
+        row = found_cluster(registry, cluster)
+        agent = agent_of(context, row.name)
         cancelled: list[int] = []
         if agent.runner.exists(f"{agent.directory}/jobs"):
             say(f"Cluster {cluster}: ending its jobs")
-            agent.install()  # whatever is missing of it
+            # Whatever is missing of it, so that a damaged cluster can be taken down as well.
+            agent.install()
+            agent.init(json.loads(row.resources))
             cancelled = agent.shutdown()
         agent.runner.remove_folder(agent.directory)
         registry.delete(cluster)

@@ -129,7 +129,6 @@ def main() -> None:
     order = json.load(sys.stdin)
     signal.signal(signal.SIGTERM, _cancel)
     adopt_orphans()
-    Path(order["report"]).with_suffix(".armed").touch()
     CURRENT.set(
         RequestContext(
             order["request_id"],
@@ -143,6 +142,7 @@ def main() -> None:
     row = next(row for row in BUILTIN if row.name == order["operation"])
     module, _, name = row.function.partition(":")
     try:
+        Path(order["report"]).with_suffix(".armed").touch()
         value = getattr(importlib.import_module(module), name)(**order["payload"])
     except RequestInterrupted as interrupt:
         end: dict[str, Any] = {"interrupted": type(interrupt).__name__}
