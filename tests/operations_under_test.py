@@ -330,7 +330,10 @@ def hand_off_badly(what: Literal["resume", "argv", "empty", "nul", "env"]) -> Ta
 
 def _touch(marker: str) -> None:
     if marker:
-        Path(marker).write_text(f"{time.time()} {os.getpid()}\n")
+        # Whole or not at all: an interrupt may come at any line.
+        new = Path(f"{marker}.new")
+        new.write_text(f"{time.time()} {os.getpid()}\n")
+        new.replace(marker)
 
 
 def _sleep(seconds: float, marker: str, cleanup_seconds: float) -> float:

@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -224,6 +225,38 @@ def test_SH01_CR07_after_a_kill_nothing_is_left_and_nothing_is_lost(tmp_path: Pa
         server.wait_status(tail, "RUNNING")
         server.cancel(tail)
         assert server.get(tail)["status"] == "CANCELLED"
+
+
+def test_CR06_what_was_acknowledged_survives_kills_at_any_moment(tmp_path: Path) -> None:
+    ids: list[str] = []
+    for random in seeded_rounds(5):
+        with running_server(tmp_path) as server:
+            load = threading.Thread(target=submit_until_refused, args=(server, ids), name="load")
+            load.start()
+            pause(random.uniform(0.05, 0.4))
+            server.expect_exit = server.kill()
+            load.join()
+            wait_gone(server.marked, seconds=5, what="what serve had started")
+    with running_server(tmp_path) as server:
+        records = [server.get(request_id) for request_id in ids]
+        failed = [record for record in records if record["status"] != "SUCCEEDED"]
+        print(f"{len(records)} acknowledged, {len(failed)} of them ran when the server was killed")
+        assert all(record["error"]["type"] == "Interrupted" for record in failed)
+        assert len(failed) <= 5 * 2, "at most what ran in two executors at five kills"
+        runs = [record["result"] for record in records if record["name"] == "sleep_again"]
+        assert all(runs), "restartable ones ran again"
+
+
+def submit_until_refused(server: Server, ids: list[str]) -> None:
+    """Every id in `ids` was acknowledged."""
+    client = server.client()
+    with contextlib.suppress(httpx2.TransportError):
+        while True:
+            name, body = (("noop", {}), ("sleep_again", {"seconds": 0.001}))[len(ids) % 2]
+            answer = client.post(f"/{name}", json=body)
+            if answer.status_code != 202:
+                return
+            ids.append(answer.json()["request_id"])
 
 
 def test_SH01_serve_and_spawner_killed_in_the_same_instant(tmp_path: Path) -> None:
