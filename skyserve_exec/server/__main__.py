@@ -35,6 +35,7 @@ KEEP_ALIVE_SECONDS = 75
 FAREWELL_SECONDS = 2
 LOOK_SECONDS = 5.0
 SPARE_DESCRIPTORS = 256
+MOST_STREAMS = 10_000
 BACKLOG = 2048
 
 
@@ -147,7 +148,7 @@ def raise_descriptor_limit() -> int:
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     now, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return max(16, (now - SPARE_DESCRIPTORS) // 2)
+    return min(MOST_STREAMS, max(16, (now - SPARE_DESCRIPTORS) // 2))
 
 
 def keep_alive(listener: socket.socket) -> None:

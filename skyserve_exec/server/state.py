@@ -30,7 +30,7 @@ class HttpCounts:
     errors: int = 0
     streams: int = 0
     streams_begun: int = 0
-    stream_limit: int = 1_000_000
+    stream_limit: int = 10_000
 
 
 @dataclass(frozen=True, slots=True)
