@@ -28,7 +28,7 @@ from skyserve_exec.system.lockfile import is_held
 from skyserve_exec.system.proctree import Identity
 
 POLL_SECONDS = 0.01
-PROBE_SECONDS = 5.0
+SHORTEST_PROBE, LONGEST_PROBE = 0.5, 5.0
 LAST_LINES = 12
 ROUNDS = 100  # of losing the race against others who start and stop the same server all the time
 BOOT_CODES = {errors.EXIT_USAGE, errors.EXIT_REFUSED, errors.EXIT_CONFLICT, errors.EXIT_UNAUTHORIZED}
@@ -127,7 +127,7 @@ def _spawn(options: Mapping[str, Any], state: StateDir, told: Told) -> Running |
             arguments_of(options), stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
         )
         while child.poll() is None:
-            running = _look(state, child.pid)
+            running = _look(state, child.pid, begun)
             if running.is_ready:
                 child.returncode = 0  # it outlives this process, which must not complain about that
                 return dataclasses.replace(running, fresh=True)
@@ -139,23 +139,26 @@ def _spawn(options: Mapping[str, Any], state: StateDir, told: Told) -> Running |
         raise _start_failed(child.returncode, _lines(output.read()), _lines(_since(state.server_log, log_size)), state)
 
 
-def _look(state: StateDir, pid: int) -> Running:
+def _look(state: StateDir, pid: int, begun: float) -> Running:
     """The server of server.json, which must have this pid, and what its probe says."""
     information = read_server_json(state)
     if information.get("pid") != pid:
         return Running("", pid)
     endpoint = str(information.get("endpoint"))
-    return Running(endpoint, pid, _probe(endpoint))
+    # The socket listens before anybody answers: short looks keep the progress moving, and on a machine so busy that
+    # they are too short for an answer they grow.
+    patience = min(LONGEST_PROBE, max(SHORTEST_PROBE, (time.monotonic() - begun) / 4))
+    return Running(endpoint, pid, _probe(endpoint, patience))
 
 
 def _awaited(what: str, running: Running) -> str:
     return f"{what} ({running.says})" if running.says else what
 
 
-def _probe(endpoint: str) -> str:
+def _probe(endpoint: str, seconds: float) -> str:
     """What /readyz says in one line; empty when nobody answers."""
     parts = urlsplit(endpoint)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=PROBE_SECONDS)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=seconds)
     try:
         connection.request("GET", "/readyz")
         answer = connection.getresponse()
@@ -167,6 +170,8 @@ def _probe(endpoint: str) -> str:
 
 
 def _start_failed(code: int, console: list[str], log: list[str], state: StateDir) -> StartFailed:
+    if code == 0:
+        return StartFailed("the server was stopped by somebody else while it was starting", hint="Start it again.")
     how = f"signal {-code} ({signal.strsignal(-code)})" if code < 0 else f"exit code {code}"
     message, hint = _prefixed(console, "Error: "), _prefixed(console, "Hint: ")
     last = (console or log or [""])[-1].strip()
@@ -214,7 +219,7 @@ def _join(state: StateDir, told: Told) -> Running | None:
     begun = time.monotonic()
     while is_held(state.lock):
         holder = _holder(state)
-        running = Running("", 0) if holder is None else _look(state, holder.pid)
+        running = Running("", 0) if holder is None else _look(state, holder.pid, begun)
         if running.is_ready:
             return running
         told(_awaited("Waiting for the server that is starting or stopping", running), time.monotonic() - begun)

@@ -96,6 +96,7 @@ def sky_for(server: Server) -> Sky:
 @contextlib.contextmanager
 def own_home(directory: Path, **more: str) -> Iterator[Sky]:
     """A home without a server; what its commands started is ended afterwards, and reported."""
+    directory.mkdir(exist_ok=True)
     sky = Sky(directory, directory / "state", more=more)
     try:
         yield sky
