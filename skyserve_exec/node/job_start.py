@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 # The shell outlives signals to its group, to record the exit code. It catches them, and does not ignore them, because
 # caught ones are defaults again in what it starts. What it says itself ("Terminated") is not the job's output.
-WRAPPER = 'exec 2>/dev/null; trap : HUP INT QUIT TERM; (exec "$@" 2>&1); code=$?; echo "$code" >"$0"; exit "$code"'
+# The exit code is written over a placeholder, without truncating it: a full disk has no space for a new file.
+WRAPPER = 'exec 2>/dev/null; trap : HUP INT QUIT TERM; (exec "$@" 2>&1); code=$?; echo "$code" 1<>"$0"; exit "$code"'
+PLACEHOLDER = "...."
 NOT_ACCELERATORS = ("cpus", "memory")
 
 
@@ -61,6 +63,7 @@ def become_job(gate: int, node: Node, number: int, state: dict[str, Any], privat
         os.dup2(log, 1)
         os.dup2(log, 2)
         os.chdir(private["workdir"])
+        write(node.job(number, "exit_code"), PLACEHOLDER)
         script = ["sh", "-c", WRAPPER, node.job(number, "exit_code"), shell(), node.job(number, "run.sh")]
         os.execve("/bin/sh", script, environment_of(node, number, state, private["envs"]))
     except BaseException as error:

@@ -8,6 +8,7 @@ Room: the cluster's node, a daemon in a session of its own. Started by agent.py 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import json
@@ -167,8 +168,8 @@ class Scheduler:
             recorded = ""
         if recorded.startswith("!"):
             return "FAILED_SETUP", None, "cannot be started: " + recorded[1:]
-        # Without the newline the write was cut short.
-        code = int(recorded) if recorded.endswith("\n") else job.code
+        # Without a newline nothing was recorded; behind it stands what is left of the placeholder.
+        code = int(recorded.partition("\n")[0]) if "\n" in recorded else job.code
         if job.cancelled:
             return "CANCELLED", code, "cancelled"
         if code is None:
@@ -208,8 +209,9 @@ class Scheduler:
         try:
             step(job)
         except OSError as error:
-            print(f"job {job.number}: {step.__name__}: {error}", file=sys.stderr, flush=True)
             self.failing = True
+            with contextlib.suppress(OSError):  # the log is on the same disk
+                print(f"job {job.number}: {step.__name__}: {error}", file=sys.stderr, flush=True)
 
     def wait(self) -> None:
         """Until a verb, a child or an adopted wrapper says something, or the clock does."""
