@@ -231,7 +231,7 @@ class Supervisor:
         free = {} if self.stopping else self.desk.claims(self.inbox)
         if not self.inbox and not free:
             return
-        limits = Limits(self.settings.max_pending, self.desk.pending_total, self._refusal())
+        limits = Limits(self.settings.max_pending, self.desk.pending_total, self._refusal(), self.desk.running)
         inbox, self.inbox = self.inbox, Inbox()
         try:
             effects = book(self.store, inbox, free, limits, self.boot_id, self.wall())
@@ -265,6 +265,7 @@ class Supervisor:
     def enforce(self) -> None:
         self.desk.enforce_deadlines(self.inbox)
         if self.stopping is None:
+            self.desk.resume_waiting()
             self.crew.start_spawner(self.now)
             self.crew.fill_slots(self.now)
             self.https.start_missing(self.now)
