@@ -20,7 +20,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from tests.processes import alive, cpu_seconds, titled
+from tests.processes import alive, cpu_seconds, descriptors, status_field, titled
 from tests.server_under_test import SMALL, Server, clear_away, is_free, read_json, running_server, start
 from tests.waiting import pause, seeded_rounds, stays_so, wait_gone, wait_until
 
@@ -371,6 +371,38 @@ def test_ST11_an_idle_server_writes_nothing_and_hardly_wakes(tmp_path: Path) -> 
         print(f"{cpu_seconds(pids) - used:.2f} s of CPU in about 4 s for {len(pids)} idle processes")
         assert lines == [], "no write to any file of the state directory"
         assert [(file.stat().st_mtime_ns, file.stat().st_size) for file in files if file.exists()] == before
+
+
+def test_descriptors_and_threads_are_back_at_their_number(tmp_path: Path) -> None:
+    def resources() -> dict[str, tuple[int, str]]:
+        seen = [seen for seen in server.tree() if not seen.title.startswith("sky: executor")]
+        return {one.title: (len(descriptors(one.pid)), status_field(one.pid, "Threads")) for one in seen}
+
+    def exercise() -> None:
+        ids = [server.submit("echo", value=number) for number in range(50)]
+        ids += [server.submit("noop_long") for _ in range(20)]
+        ids += [server.submit("crash", how="kill") for _ in range(10)]
+        ids += [server.submit("hand_off", script="echo followed") for _ in range(10)]
+        sleeping = [server.submit("sleep_for", seconds=600) for _ in range(10)]
+        ids += [server.submit("hand_off", script="sleep 600", again=100) for _ in range(10)]
+        server.cancel(*sleeping, *ids[-10:])
+        for request_id in [*ids, *sleeping]:
+            server.get(request_id)
+        with server.http.stream("GET", "/api/stream", params={"request_id": ids[0]}) as answer:
+            answer.read()
+
+    with running_server(tmp_path) as server:
+        exercise()
+        before = resources()
+        exercise()
+        # The connections of a client and what is being replaced right now come and go.
+        wait_until(
+            lambda: all(resources()[title][0] <= number + 2 for title, (number, _) in before.items()),
+            what=f"descriptors are back at {before}",
+        )
+        assert {title: threads for title, (_, threads) in resources().items()} == {
+            title: threads for title, (_, threads) in before.items()
+        }
 
 
 # --- the server's own log -------------------------------------------------------------------------------------------
