@@ -8,7 +8,7 @@ Room: serve, main thread. Blocks for one commit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 
 import orjson
@@ -42,11 +42,12 @@ class Effects:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a submission may meet: `refuse` is set while the server takes no new work."""
+    """What serve knows that the table does not: `refuse` is set while it takes no new work, `owned` is what runs."""
 
     max_pending: int
     pending: int
     refuse: SkyserveError | None
+    owned: Container[str]
 
 
 def book(
@@ -70,7 +71,7 @@ def book(
             _hand_off(store, running, hand_off, effects)
         for http, cancel in inbox.cancels:
             chosen = _chosen(store, cancel)
-            outcomes = {request_id: _cancel(store, request_id, cancel, effects, wall) for request_id in chosen}
+            outcomes = {request_id: _cancel(store, request_id, cancel, limits, effects, wall) for request_id in chosen}
             effects.answers.append((http, CancelDone(cancel.ticket, outcomes)))
         waiting = limits.pending
         for http, submit in inbox.submits:
@@ -114,7 +115,7 @@ def _chosen(store: RequestStore, cancel: Cancel) -> list[str]:
     return [request_id for request_id, _status in store.active(cluster=cancel.cluster, user=cancel.user)]
 
 
-def _cancel(store: RequestStore, request_id: str, cancel: Cancel, effects: Effects, wall: float) -> str:
+def _cancel(store: RequestStore, request_id: str, cancel: Cancel, limits: Limits, effects: Effects, wall: float) -> str:
     """PENDING is cancelled here; a RUNNING one gets its mark, and the supervisor sees to the rest."""
     by = f"cancelled by {cancel.by}" if cancel.by else "cancelled"
     error = orjson.dumps(cancelled_error()).decode()
@@ -125,6 +126,10 @@ def _cancel(store: RequestStore, request_id: str, cancel: Cancel, effects: Effec
         effects.unqueued[kind] = effects.unqueued.get(kind, 0) + 1
         return "cancelled"
     if store.mark_cancel(request_id, now=wall, reason=by):
+        if request_id not in limits.owned:  # a row that says RUNNING and that nothing runs: nobody else would end it
+            row = store.settle(request_id, Status.CANCELLED, now=wall, error=error)
+            effects.settled += [row] if row is not None else []
+            return "cancelled"
         effects.interrupts.append((request_id, cancel.force))
         return "cancelling"
     return f"already {store.status_of(request_id) or 'unknown'}"
