@@ -89,6 +89,7 @@ class AsyncClient(Operations[Coroutine[Any, Any, AsyncRequest], Body, AsyncReque
         self._patience_seconds = patience
         self._notify = notify or connection.say
         self._http: httpx2.AsyncClient | None = None
+        self._inherited: httpx2.AsyncClient | None = None
 
     @property
     def endpoint(self) -> Endpoint:
@@ -126,8 +127,10 @@ class AsyncClient(Operations[Coroutine[Any, Any, AsyncRequest], Body, AsyncReque
 
     def http(self) -> httpx2.AsyncClient:
         """The library's client; made anew in a forked child, which must not share its parent's connections."""
-        if self._http is None or self._target.pid != os.getpid():
-            self._target.pid = os.getpid()
+        if self._target.pid != os.getpid():
+            # Kept, not closed: its locks may be held by threads that are not in this process.
+            self._inherited, self._http, self._target.pid = self._http, None, os.getpid()
+        if self._http is None:
             self._http = httpx2.AsyncClient(**connection.library_options(self._target.endpoint))
         return self._http
 

@@ -189,7 +189,7 @@ def _connection(
                 return Broken("the connection was closed", url=answer.url, reached=True)
             for event in parser.feed(data):
                 if event.kind == "end":
-                    return _ended(event, position, answer)
+                    return _ended(event, position, patience, answer)
                 patience.progress()
                 text = _take(event, what, position)
                 if text:
@@ -200,9 +200,11 @@ def _connection(
         return broken
 
 
-def _ended(event: Event, position: Position, answer: Answer) -> Broken | None:
+def _ended(event: Event, position: Position, patience: Patience, answer: Answer) -> Broken | None:
+    """Notes the end; a fault when it is only the server's."""
     end = orjson.loads(event.data)
     if end.get("complete", True):
+        patience.progress()
         position.end = end
         return None
     return Broken("the server is stopping", url=answer.url, reached=True)

@@ -103,6 +103,7 @@ class Client(Operations[Request, dict[str, Any], Request, LogStream]):
         self._patience_seconds = patience
         self._notify = notify or connection.say
         self._http: httpx2.Client | None = None
+        self._inherited: httpx2.Client | None = None
 
     @property
     def endpoint(self) -> Endpoint:
@@ -140,8 +141,10 @@ class Client(Operations[Request, dict[str, Any], Request, LogStream]):
 
     def http(self) -> httpx2.Client:
         """The library's client; made anew in a forked child, which must not share its parent's connections."""
-        if self._http is None or self._target.pid != os.getpid():
-            self._target.pid = os.getpid()
+        if self._target.pid != os.getpid():
+            # Kept, not closed: its locks may be held by threads that are not in this process.
+            self._inherited, self._http, self._target.pid = self._http, None, os.getpid()
+        if self._http is None:
             self._http = httpx2.Client(**connection.library_options(self._target.endpoint))
         return self._http
 
