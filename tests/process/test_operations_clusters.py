@@ -242,7 +242,9 @@ def test_down_ends_everything_and_removes_only_its_own(place: Place, tmp_path: P
 def test_down_of_a_damaged_cluster_works(place: Place) -> None:
     place.launch("gone")
     shutil.rmtree(place.state.clusters / "gone")
-    place.launch("broken", run="sleep 1000")
+    place.launch("broken", run="echo up; sleep 1000")
+    log = place.state.clusters / "broken/jobs/1/run.log"
+    wait_until(lambda: log.read_text() == "up\n", what="the job runs")
     shutil.rmtree(place.state.clusters / "broken/agent")
     (place.state.clusters / "broken/cluster.json").unlink()
     assert [cluster["jobs"] for cluster in place.call("status")] == [None, None]
