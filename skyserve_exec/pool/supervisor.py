@@ -297,6 +297,8 @@ class Supervisor:
             stopping.farewell_until = self.now + FAREWELL_SECONDS
             if self.https.welcome is None:
                 self._kill_children()  # nobody was ever answered
+            # http still takes what the kernel has queued; what comes later is refused, not queued and then reset.
+            self.https.around.listener.close()
             self.https.tell_all(Goodbye())
             if self.crew.spawner is not None:
                 self.ears.drop(self.crew.spawner.channel)
