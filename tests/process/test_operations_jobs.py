@@ -269,12 +269,15 @@ def test_unknown_jobs_and_clusters(place: Place) -> None:
 
 
 def test_jobs_outlive_the_process_that_submitted_them(place: Place) -> None:
-    request = place.start("launch", payload={"cluster": "dev", "task": {"run": f"echo up; {WAIT}; exit 5"}})
+    script = "mkfifo gate; echo up; read line < gate; exit 5"
+    request = place.start("launch", payload={"cluster": "dev", "task": {"run": script}})
     request.end()
     log = place.state.clusters / "dev/jobs/1/run.log"
     wait_until(lambda: log.read_text() == "up\n", what="the job runs")
-    for seen in place.members():
+    members = place.members()
+    assert len(members) == 3  # the scheduler, the wrapper, the script
+    for seen in members:
         assert "SKYSERVE_DETACHED=1" in seen.environment
         assert os.getsid(seen.pid) != request.process.pid
-    go(place)
+    (place.state.clusters / "dev/workdir/gate").write_text("go\n")
     assert place.wait_for_job("dev", 1)["exit_code"] == 5
