@@ -15,6 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from skyserve_exec.client.command_line import CommandLine, Interrupted, ReaderGone
+from skyserve_exec.client.quick_params import make_quick
 from skyserve_exec.errors import BadInput
 from skyserve_exec.version import __version__
 
@@ -62,6 +63,7 @@ def dispatch(line: CommandLine) -> int:
         SkyserveError: the command failed.
     """
     command = typer.main.get_command(_tree(rich=sys.stdout.isatty()))
+    make_quick(command)
     try:
         code = command.main(args=list(line.arguments), prog_name=line.program, standalone_mode=False, obj=line)
     except typer.Abort:
@@ -80,6 +82,8 @@ class LazyGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, command, rest = super().resolve_command(ctx, args)
         row = _rows(self.name).get(name or "")
+        if row is None:
+            make_quick(command)
         return name, command if row is None else load(row), rest
 
 
@@ -91,6 +95,7 @@ def load(row: Row) -> Any:
     command.callback = _shielded(command.callback)
     command.help = "\n\n".join(" ".join(part.split()) for part in (command.help or "").split("\n\n"))
     command.params.extend(param for param in _shared_params() if param.name in row.shared)
+    make_quick(command)
     return command
 
 
