@@ -12,6 +12,7 @@ import importlib
 import ipaddress
 import json
 import os
+import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,11 @@ def state_of(state_dir: str | os.PathLike[str] | None = None) -> StateDir:
     return StateDir(Path(state_dir).expanduser().absolute())
 
 
+def state_option(state: StateDir) -> str:
+    """What must be added to a command so that it is about this state directory, too."""
+    return "" if state.root == settings.state_dir_of() else f" --state-dir {shlex.quote(str(state.root))}"
+
+
 def named_endpoint(endpoint: str | None = None) -> tuple[str, str] | None:
     """The endpoint somebody has named, and who; None when the state directory decides."""
     if endpoint:
@@ -105,7 +111,10 @@ def _running(state: StateDir) -> str:
     # A dead server leaves its file behind, and its port may be somebody else's by now: the lock decides.
     url = str(read_server_json(state).get("endpoint") or "") if is_held(state.lock) else ""
     if not url:
-        raise ServerNotRunning(f"no server is running (state directory {state.root})")
+        raise ServerNotRunning(
+            f"no server is running (state directory {state.root})",
+            hint=f"Start one with: sky api start{state_option(state)}",
+        )
     parts = urlsplit(url)
     host = ANY_ADDRESS.get(parts.hostname or "")
     return url.rstrip("/") if host is None else f"{parts.scheme}://{host}:{parts.port}"

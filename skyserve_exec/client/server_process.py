@@ -21,7 +21,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from skyserve_exec import errors, settings
-from skyserve_exec.client.endpoint import read_server_json
+from skyserve_exec.client.endpoint import read_server_json, state_option
 from skyserve_exec.errors import Conflict, StartFailed
 from skyserve_exec.paths import StateDir
 from skyserve_exec.system.lockfile import is_held
@@ -233,7 +233,7 @@ def _check_same(options: Mapping[str, Any], wanted: settings.Settings, state: St
     runs_with = {**(information.get("settings") or {}), **sizes, "port": urlsplit(running.endpoint).port}
     asked = wanted.to_json()
     differing = [
-        f"{name} is {runs_with[name]}, not {asked[name]}"
+        f"{name} is {_shown(runs_with[name])}, not {_shown(asked[name])}"
         for name in settings.told_names(options)
         if name in runs_with and not _is_same(name, asked[name], runs_with[name])
     ]
@@ -241,8 +241,12 @@ def _check_same(options: Mapping[str, Any], wanted: settings.Settings, state: St
         raise Conflict(
             f"a server with other options runs already at {running.endpoint} (pid {running.pid}): "
             + "; ".join(differing),
-            hint="Stop it first with: sky api stop",
+            hint=f"Stop it first with: sky api stop{state_option(state)}",
         )
+
+
+def _shown(value: Any) -> str:
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value) or "empty"
 
 
 def _is_same(name: str, asked: Any, has: Any) -> bool:
