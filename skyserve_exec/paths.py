@@ -50,6 +50,11 @@ class StateDir:
         return self.root / "server.log"
 
     @property
+    def server_console(self) -> Path:
+        """What a server in the background prints past its log, such as why it could not boot."""
+        return self.root / "server.console"
+
+    @property
     def token(self) -> Path:
         return self.root / "token"
 

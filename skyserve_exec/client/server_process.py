@@ -12,12 +12,11 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
 from skyserve_exec import errors, settings
@@ -30,6 +29,7 @@ from skyserve_exec.system.proctree import Identity
 POLL_SECONDS = 0.01
 SHORTEST_PROBE, LONGEST_PROBE = 0.5, 5.0
 LAST_LINES = 12
+MOST_CONSOLE = 256 * 1024
 ROUNDS = 100  # of losing the race against others who start and stop the same server all the time
 BOOT_CODES = {errors.EXIT_USAGE, errors.EXIT_REFUSED, errors.EXIT_CONFLICT, errors.EXIT_UNAUTHORIZED}
 Told = Callable[[str, float], None]  # what is awaited, and for how many seconds already
@@ -121,8 +121,8 @@ def stop(state: StateDir, timeout: float, told: Told) -> Stopped:
 
 def _spawn(options: Mapping[str, Any], state: StateDir, told: Told) -> Running | None:
     """Starts one and waits until it is ready. None: somebody else was quicker."""
-    begun, log_size = time.monotonic(), _size(state.server_log)
-    with tempfile.TemporaryFile() as output:
+    begun, log_size, console_size = time.monotonic(), _size(state.server_log), _size(state.server_console)
+    with _open_console(state.server_console) as output:
         child = subprocess.Popen(
             arguments_of(options), stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
         )
@@ -135,8 +135,16 @@ def _spawn(options: Mapping[str, Any], state: StateDir, told: Told) -> Running |
             time.sleep(POLL_SECONDS)
         if is_held(state.lock):
             return None
-        output.seek(0)
-        raise _start_failed(child.returncode, _lines(output.read()), _lines(_since(state.server_log, log_size)), state)
+    console, log = _since(state.server_console, console_size), _since(state.server_log, log_size)
+    raise _start_failed(child.returncode, _lines(console), _lines(log), state)
+
+
+def _open_console(path: Path) -> BinaryIO:
+    """A file with a name: the server keeps it as its stdout and stderr for life. Others may be writing to it."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    if os.fstat(descriptor).st_size > MOST_CONSOLE:
+        os.ftruncate(descriptor, 0)
+    return os.fdopen(descriptor, "wb")
 
 
 def _look(state: StateDir, pid: int, begun: float) -> Running:
@@ -191,7 +199,7 @@ def _prefixed(lines: list[str], prefix: str) -> str:
 
 
 def _since(log: Path, size: int) -> bytes:
-    """What was logged since the log had this size; all of it when it was rotated meanwhile."""
+    """What came into the file since it had this size; all of it when it was rotated meanwhile."""
     try:
         with log.open("rb") as file:
             file.seek(size if size <= os.fstat(file.fileno()).st_size else 0)
