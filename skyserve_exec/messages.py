@@ -8,7 +8,7 @@
      serve ◀─Finished, HandOff─────────────────────────── executor
 
 One message is a frame of 4 bytes length (big endian) and UTF-8 JSON with its class name under "kind". Payloads and
-results travel as JSON *text* inside it, so serve never parses what users send or return.
+results travel as JSON *text* inside it: serve does not parse what users send, and what they return only to push it.
 
 Room: every process. No I/O.
 """

@@ -63,6 +63,10 @@ def _import(name: str) -> ModuleType:
 
 def _loaded(function: Callable[..., object]) -> LoadedOperation:
     mark: OwnOperation = getattr(function, MARK)
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        raise BadInput(
+            f"operation {mark.name}: it is asynchronous", hint="Make it a plain function that calls asyncio.run(…)."
+        )
     model = _model_of(function, mark.name)
     doc = inspect.getdoc(function) or ""
     row = Operation(

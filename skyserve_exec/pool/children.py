@@ -1,6 +1,6 @@
 """Starting serve's own children: http processes and the spawner, each a fresh interpreter with a channel to serve.
 
-exec and not fork: serve has threads, and a fork copies locks that other threads hold.
+exec and not fork: a fork would hand on serve's descriptors and memory, and the locks of any thread it has by then.
 
 Room: serve, main thread: the children's parent-death signal follows the thread that starts them.
 """

@@ -54,7 +54,8 @@ class OperationEndpoint:
             raise Draining("the server is stopping and takes no new requests")
         seconds, key = wait_seconds(headers), idempotency_key(headers)
         payload = self._check(await read_body(headers, receive, http.settings.max_body_bytes))
-        await _check_workdir(payload, http)
+        if not self._operation.is_own:
+            await _check_workdir(payload, http)
         submit = self._submit(payload, key)
         if not seconds:
             accepted = await http.link.submit(submit)

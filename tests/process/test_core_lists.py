@@ -61,7 +61,10 @@ def fill(state: Path) -> None:
     """Rows 0 … ROWS-1, created at second 0, 1, 2 …, all ended."""
     StateDir(state).make()
     RequestStore.open(StateDir(state).database).close()
-    columns = "request_id, name, payload, status, schedule_type, user, cluster, created_at, finished_at, result, restartable, attempts"
+    columns = (
+        "request_id, name, payload, status, schedule_type, user, cluster, created_at, finished_at, "
+        "result, restartable, attempts"
+    )
     rows = (
         (
             str(uuid.UUID(int=number + 1)),
