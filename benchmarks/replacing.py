@@ -18,6 +18,7 @@ from benchmarks.scale import Scale
 from benchmarks.statistics_of_runs import summary_of
 
 PAUSE = 0.0005
+BETWEEN_KILLS = 0.4  # with 4 slots in turn none is younger than 1.5 s: young ones that die are taken for failing starts
 
 
 def measure(scale: Scale) -> dict[str, float]:
@@ -43,6 +44,7 @@ def measure(scale: Scale) -> dict[str, float]:
 
 
 def _kill_and_wait(server: OurServer, slot: str) -> float:
+    time.sleep(BETWEEN_KILLS)
     wait_until(lambda: slot in server.executors("short"), 10, f"{slot} is there", 0.005)
     known = _pids()
     old = server.executors("short")[slot]
