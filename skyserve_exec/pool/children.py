@@ -17,7 +17,7 @@ from skyserve_exec import settings as settings_module
 from skyserve_exec.logsetup import TERMINAL_MARKER
 from skyserve_exec.settings import Settings
 from skyserve_exec.system.channel import Channel
-from skyserve_exec.system.proctree import RUN_MARKER
+from skyserve_exec.system.proctree import DETACHED_MARKER, RUN_MARKER
 
 # One request shall not take all cores because a numeric library counts them: whoever wants more sets these.
 THREAD_LIMITS = (
@@ -73,6 +73,7 @@ def _start(module: str, around: Surroundings, now: float, *, gets_listener: bool
     told = settings_module.for_child(around.settings, channel=theirs.fileno(), listener=listener, parent=os.getpid())
     environment = dict.fromkeys(THREAD_LIMITS, "1") | dict(os.environ) | told | {RUN_MARKER: around.boot_id}
     environment["SPT_NOENV"] = "1"
+    environment.pop(DETACHED_MARKER, None)  # a server started from inside a job is no job
     if around.log_descriptor is None:
         environment[TERMINAL_MARKER] = "1"
     with theirs:
