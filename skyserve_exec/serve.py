@@ -43,7 +43,7 @@ from skyserve_exec.pool.crew import Crew
 from skyserve_exec.pool.ears import Ears
 from skyserve_exec.pool.executors import ExecutorPool
 from skyserve_exec.pool.http_children import HttpChildren
-from skyserve_exec.pool.listener import endpoint_of, listen
+from skyserve_exec.pool.listener import listen
 from skyserve_exec.pool.recovery import recover
 from skyserve_exec.pool.sizing import PoolSizes, pool_sizes
 from skyserve_exec.pool.supervisor import Supervisor
@@ -52,6 +52,7 @@ from skyserve_exec.states import ScheduleType
 from skyserve_exec.store.requests import RequestStore
 from skyserve_exec.system import deathwatch
 from skyserve_exec.system.cgroup import read_limits
+from skyserve_exec.system.endpoint import endpoint_of
 from skyserve_exec.system.lockfile import Lock, LockHeld
 from skyserve_exec.system.proctree import start_time_of
 from skyserve_exec.system.signals import SignalBox

@@ -44,13 +44,6 @@ def listen(settings: Settings) -> socket.socket:
     return listener
 
 
-def endpoint_of(listener: socket.socket) -> str:
-    """The URL a client on this machine uses."""
-    host, port = listener.getsockname()[:2]
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
 def _resolve(settings: Settings) -> tuple[socket.AddressFamily, str]:
     try:
         found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)

@@ -28,6 +28,7 @@ from skyserve_exec.server.app import build_app, build_state
 from skyserve_exec.server.state import HttpState
 from skyserve_exec.system import deathwatch
 from skyserve_exec.system.channel import Channel, ChannelClosed
+from skyserve_exec.system.endpoint import endpoint_of
 
 log = logging.getLogger(__name__)
 
@@ -157,13 +158,6 @@ def keep_alive(listener: socket.socket) -> None:
     for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
         if hasattr(socket, name):
             listener.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-
-
-def endpoint_of(listener: socket.socket) -> str:
-    """The URL a client on this machine uses."""
-    host, port = listener.getsockname()[:2]
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def lost() -> None:
