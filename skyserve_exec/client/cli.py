@@ -23,6 +23,7 @@ EXIT_BROKEN_PIPE = 128 + signal.SIGPIPE
 
 def main() -> NoReturn:
     """Runs the command of sys.argv and ends the process."""
+    _have_streams()
     line = CommandLine.of(sys.argv)
     code = run(line)
     try:
@@ -77,6 +78,13 @@ def _internal(error: Exception) -> SkyserveError:
         Path(name).write_text("".join(traceback.format_exception(error)))
         return SkyserveError(f"unexpected: {what}", hint=f"Details are in {name}; please report this.")
     return SkyserveError(f"unexpected: {what}")
+
+
+def _have_streams() -> None:
+    """A process may be started with closed descriptors; then they must not become somebody's socket."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
 
 
 def _silence_exit() -> None:

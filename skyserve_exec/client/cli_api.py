@@ -18,7 +18,7 @@ import typer
 
 from skyserve_exec.client import following, rendering, wire
 from skyserve_exec.client.cli_options import Follow, Format, Output, RequestIds, Tail, Yes, confirm, either, line_of
-from skyserve_exec.client.command_line import CommandLine, on_interrupt, write
+from skyserve_exec.client.command_line import CommandLine, on_interrupt
 from skyserve_exec.client.completion import complete_clusters, complete_operations, complete_requests
 from skyserve_exec.client.sdk import Client, Request
 from skyserve_exec.errors import EXIT_JOB_NOT_FINISHED, EXIT_OK, BadInput, NotFound
@@ -238,7 +238,7 @@ def _confirm_bulk(line: CommandLine, client: Client, cluster: str | None, user: 
         return
     named = ", ".join(f"{each['request_id'][:8]} {each['name']}" for each in found[:MOST_LISTED])
     more = f" and {len(found) - MOST_LISTED} more" if len(found) > MOST_LISTED else ""
-    confirm(line, f"Cancel {len(found)} requests ({named}{more})?", yes=yes)
+    confirm(line, f"Cancel {rendering.counted(len(found), 'request')} ({named}{more})?", yes=yes)
 
 
 def _schema(client: Client, name: str) -> dict[str, Any]:
@@ -278,5 +278,5 @@ def _parameters(words: Sequence[str], schema: dict[str, Any]) -> dict[str, Any]:
 def _show_call(line: CommandLine, request: Request, name: str) -> int:
     stream = following.copy_log(request, sys.stderr.fileno(), doing=f"Request {request.request_id[:8]} ({name})")
     code = following.exit_code_of_end(stream.end or {}, request)
-    write(sys.stdout, json.dumps(request.record()["result"], indent=2, ensure_ascii=False) + "\n")
+    line.print_json(request.record()["result"])
     return code

@@ -54,7 +54,8 @@ def down(
             if not names:
                 line.say("No clusters.")
             else:
-                confirm(line, f"Remove {len(names)} clusters and cancel their jobs ({', '.join(names)})?", yes=yes)
+                count = rendering.counted(len(names), "cluster")
+                confirm(line, f"Remove {count} with all jobs ({', '.join(names)})?", yes=yes)
         return _down(line, client, names)
 
 

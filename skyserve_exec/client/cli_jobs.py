@@ -142,7 +142,7 @@ def _number(word: str) -> int:
 def _question(cluster: str, active: Sequence[dict[str, Any]]) -> str:
     named = ", ".join(str(job["job_id"]) for job in active[:MOST_LISTED])
     more = f" and {len(active) - MOST_LISTED} more" if len(active) > MOST_LISTED else ""
-    return f"Cancel {len(active)} jobs of cluster {cluster} ({named}{more})?"
+    return f"Cancel {rendering.counted(len(active), 'job')} of cluster {cluster} ({named}{more})?"
 
 
 def _say_cancelled(line: CommandLine, cluster: str, asked: Sequence[int], cancelled: Sequence[Any]) -> None:

@@ -141,8 +141,7 @@ def _say_detached(line: CommandLine, cluster: str, job_id: int | None) -> None:
 
 def _task(line: CommandLine, wanted: Wanted) -> dict[str, Any]:
     """The task of the command line, checked."""
-    command = line.after_dashes
-    words = wanted.words if command is None else wanted.words[: len(wanted.words) - len(command)]
+    command, words = _split(line, wanted.words)
     envs = task_file.environment(wanted.env, settings.own_environment())
     if command is None:
         if len(words) != 1:
@@ -164,6 +163,14 @@ def _task(line: CommandLine, wanted: Wanted) -> dict[str, Any]:
     task = task_file.completed(fields, envs, name=wanted.name, resources=wanted.resources)
     is_local = endpoints.named_endpoint(line.endpoint) is None
     return task_file.checked(task, source=source, lines=lines, is_local=is_local)
+
+
+def _split(line: CommandLine, words: tuple[str, ...]) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
+    """The command after the two dashes, if there is one, and the words before them."""
+    command = line.after_dashes
+    if command is None or words[len(words) - len(command) :] != command:
+        return None, words
+    return command, words[: len(words) - len(command)]
 
 
 def _client_or_new_server(line: CommandLine) -> Client:

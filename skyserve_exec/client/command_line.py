@@ -81,7 +81,8 @@ class CommandLine:
         write(sys.stderr if self.wants_json else sys.stdout, clean(text) + "\n")
 
     def print_json(self, value: Any) -> None:
-        write(sys.stdout, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+        is_unicode = (sys.stdout.encoding or "").lower() in {"utf-8", "utf8"}
+        write(sys.stdout, json.dumps(value, indent=2, ensure_ascii=not is_unicode) + "\n")
 
     def report(self, error: SkyserveError) -> None:
         """An error: one line and a hint on stderr, and its JSON on stdout where JSON was asked for."""

@@ -12,6 +12,7 @@ import abc
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from skyserve_exec.client import plans, wire
@@ -57,14 +58,15 @@ class Operations(Core, Generic[Submitted, Body, Handle, Output]):
         The result is an object with the `cluster`'s name and the `job_id`.
 
         Args:
-            task: as in a task file: name, resources, workdir, setup, run, envs, secrets.
+            task: as in a task file: name, resources, workdir, setup, run, envs, secrets. A relative workdir starts in
+                the current directory of this process.
             cluster: its name; without it the server makes one.
         """
-        return self._submit("launch", {"task": dict(task), "cluster": cluster}, idempotency_key)
+        return self._submit("launch", {"task": _with_full_workdir(task), "cluster": cluster}, idempotency_key)
 
     def exec_(self, cluster: str, task: Task, *, idempotency_key: str | None = None) -> Submitted:
         """Submits the task as a job to a cluster that is up, without its setup. Result as of `launch`."""
-        return self._submit("exec", {"cluster": cluster, "task": dict(task)}, idempotency_key)
+        return self._submit("exec", {"cluster": cluster, "task": _with_full_workdir(task)}, idempotency_key)
 
     def queue(self, cluster: str | None = None, *, skip_finished: bool = False) -> Submitted:
         """The jobs of a cluster, or of all clusters."""
@@ -187,6 +189,13 @@ class Operations(Core, Generic[Submitted, Body, Handle, Output]):
     def _read(self, call: Call) -> Body:
         body: Body = self.carry_out(plans.read_json(call, self.patience()))
         return body
+
+
+def _with_full_workdir(task: Task) -> dict[str, Any]:
+    workdir = task.get("workdir")
+    if not isinstance(workdir, str) or not workdir:
+        return dict(task)
+    return {**task, "workdir": str(Path(workdir).expanduser().absolute())}
 
 
 class RequestHandle(Generic[Body, Output, Value, Word]):

@@ -126,6 +126,10 @@ def _amount(name: str, value: float) -> str:
     return f"{value:g} GB" if name == "memory" else f"{value:g} {name}"
 
 
+def counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def now() -> float:
     return time.time()
 

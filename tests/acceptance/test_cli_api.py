@@ -200,7 +200,7 @@ def test_a_spinner_tells_on_a_terminal_why_it_waits(sky: Sky) -> None:
 def test_cancel_all_asks_and_says_what_it_hits(sky: Sky) -> None:
     request_id = called(sky, "sleep_for", "seconds=600")
     terminal = sky.terminal("api", "cancel", "-a")
-    terminal.expect(f"Cancel 1 requests .{request_id[:8]} sleep_for")
+    terminal.expect(f"Cancel 1 request .{request_id[:8]} sleep_for")
     terminal.sendline("n")
     assert ended(terminal)[0] == errors.EXIT_USAGE
     outcomes = sky.json("api", "cancel", "-a")["cancelled"]

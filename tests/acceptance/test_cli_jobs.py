@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from skyserve_exec import errors
-from tests.acceptance.sky_command import Sky, ended, sky_for
+from tests.acceptance.sky_command import SKY, Sky, ended, sky_for
 from tests.server_under_test import running_server
 from tests.waiting import stays_so, wait_until
 
@@ -282,17 +283,34 @@ def test_colours_are_for_terminals_that_want_them(sky: Sky, dev: str) -> None:
     assert "\x1b[3" not in rest
 
 
+def test_closed_descriptors_are_no_faults(sky: Sky) -> None:
+    for closed, code in (("<&-", 0), (">&-", 0), ("2>&-", 0), ("<&- >&- 2>&-", 0)):
+        words = ["bash", "-c", f"{SKY} status {closed}; echo $? > code"]
+        subprocess.run(words, cwd=sky.home, env=sky.env(), capture_output=True, check=False)
+        assert int((sky.home / "code").read_text()) == code, closed
+
+
+def test_dashes_before_the_command_are_not_a_command_to_run(sky: Sky) -> None:
+    assert "one task file is needed" in sky.run("--", "launch", code=2).err
+
+
+def test_other_encodings_do_not_break_json(sky: Sky, dev: str) -> None:
+    sky.run("exec", dev, "-n", "näme €", "--", "true")
+    assert sky.run("queue", dev, "-o", "json", PYTHONIOENCODING="latin-1").json[-1]["name"] == "näme €"
+    assert "näme ?" in sky.run("queue", dev, PYTHONIOENCODING="ascii:replace").out.replace("n?me", "näme")
+
+
 def test_bulk_actions_ask_on_a_terminal(sky: Sky) -> None:
     sky.run("launch", "-c", "asked", "--", "true")
     job = sky.run("exec", "asked", "-d", "--", "sleep 1000").out.split()[1]
     terminal = sky.terminal("cancel", "asked", "-a")
-    terminal.expect(f"Cancel 1 jobs of cluster asked .{job}")
+    terminal.expect(f"Cancel 1 job of cluster asked .{job}")
     terminal.sendline("n")
     code, _ = ended(terminal)
     assert code == errors.EXIT_USAGE
     assert status_of(sky, "asked", int(job)) == "RUNNING"
     terminal = sky.terminal("cancel", "asked", "-a")
-    terminal.expect("Cancel 1 jobs")
+    terminal.expect("Cancel 1 job")
     terminal.sendline("y")
     code, rest = ended(terminal)
     assert code == 0
