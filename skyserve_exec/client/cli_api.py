@@ -84,7 +84,7 @@ def status(
 def logs(
     ctx: typer.Context,
     request_id: Annotated[
-        str | None, typer.Argument(metavar="[ID]", autocompletion=complete_requests, show_default=False)
+        str | None, typer.Argument(metavar="ID", autocompletion=complete_requests, show_default=False)
     ] = None,
     follow: Follow = True,
     tail: Tail = 0,
@@ -143,7 +143,7 @@ def cancel(
 @app.command("call")
 def call(
     ctx: typer.Context,
-    name: Annotated[str, typer.Argument(autocompletion=complete_operations, show_default=False)],
+    name: Annotated[str, typer.Argument(metavar="NAME", autocompletion=complete_operations, show_default=False)],
     arg: Annotated[
         list[str] | None, typer.Option("--arg", help="A parameter: NAME=VALUE, the value JSON or text. Repeatable.")
     ] = None,

@@ -57,7 +57,7 @@ def queue(
 def logs(
     ctx: typer.Context,
     cluster: Cluster,
-    job: Annotated[int | None, typer.Argument(metavar="[JOB]", min=1, show_default=False)] = None,
+    job: Annotated[int | None, typer.Argument(metavar="JOB", min=1, show_default=False)] = None,
     follow: Follow = True,
     tail: Tail = 0,
     status: Annotated[bool, typer.Option("--status", help="Print the job's status instead of its output.")] = False,
@@ -80,7 +80,7 @@ def logs(
 def cancel(
     ctx: typer.Context,
     cluster: Cluster,
-    jobs: Annotated[list[str] | None, typer.Argument(metavar="[JOBS]...", show_default=False)] = None,
+    jobs: Annotated[list[str] | None, typer.Argument(metavar="JOBS", show_default=False)] = None,
     everything: Annotated[bool, typer.Option("-a", "--all", help="All jobs that wait or run.")] = False,
     yes: Yes = False,
     output: Output = Format.TABLE,

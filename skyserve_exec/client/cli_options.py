@@ -38,11 +38,15 @@ Output = Annotated[Format, typer.Option("-o", "--output", help="How to print.", 
 Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")]
 Follow = Annotated[bool, typer.Option("--follow/--no-follow", "-f", help="Go on until it ends.")]
 Tail = Annotated[int, typer.Option("--tail", min=0, help="Begin with the last so many lines; 0: all.", metavar="N")]
-Cluster = Annotated[str, typer.Argument(autocompletion=complete_clusters, show_default=False)]
-OptionalCluster = Annotated[str | None, typer.Argument(autocompletion=complete_clusters, show_default=False)]
-Clusters = Annotated[list[str] | None, typer.Argument(autocompletion=complete_clusters, show_default=False)]
+Cluster = Annotated[str, typer.Argument(metavar="CLUSTER", autocompletion=complete_clusters, show_default=False)]
+OptionalCluster = Annotated[
+    str | None, typer.Argument(metavar="CLUSTER", autocompletion=complete_clusters, show_default=False)
+]
+Clusters = Annotated[
+    list[str] | None, typer.Argument(metavar="CLUSTERS", autocompletion=complete_clusters, show_default=False)
+]
 RequestIds = Annotated[
-    list[str] | None, typer.Argument(metavar="[ID]...", autocompletion=complete_requests, show_default=False)
+    list[str] | None, typer.Argument(metavar="ID", autocompletion=complete_requests, show_default=False)
 ]
 
 

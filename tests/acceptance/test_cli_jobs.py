@@ -194,7 +194,7 @@ def test_down_takes_several_and_tries_all(sky: Sky) -> None:
         (("logs", "nosuch"), 105, "there is no cluster nosuch"),
         (("logs", "dev", "99999"), 105, "99999"),
         (("logs", "dev", "--status", "99999"), 105, "cluster dev has no job 99999"),
-        (("logs", "dev", "x"), 2, "invalid value for '[JOB]'"),
+        (("logs", "dev", "x"), 2, "invalid value for 'JOB'"),
         (("logs", "dev", "--tail", "-1"), 2, "invalid value for '--tail'"),
         (("cancel", "dev"), 2, "JOBS or -a (--all) is needed, neither was given"),
         (("cancel", "dev", "1", "-a"), 2, "JOBS or -a (--all) is needed, not both"),
