@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 def main() -> int:
     """Imports every operation once, then forks on demand until serve is gone."""
     environment = settings.child_environment()
-    deathwatch.leave_if_orphaned(environment.parent)  # no parent-death signal: when serve dies there is work to do
+    deathwatch.die_with_parent(environment.parent)  # while it imports, which may take long, it has no children
     deathwatch.adopt_orphans()
     setproctitle.setproctitle("sky: spawner")
     logsetup.configure_child(environment.settings)
@@ -43,6 +43,7 @@ def main() -> int:
     channel = Channel(socket.socket(fileno=environment.channel), takes_descriptors=True)
     try:
         operations = load(environment.settings.operation_modules)
+        deathwatch.outlive_parent(environment.parent)
         _warn_of_threads()
         gc.collect()
         gc.freeze()  # what is imported now is shared with every executor: the collector shall not write to it

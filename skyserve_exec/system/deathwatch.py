@@ -24,8 +24,9 @@ def die_with_parent(parent: int) -> None:
         os._exit(0)
 
 
-def leave_if_orphaned(parent: int) -> None:
-    """Exits at once when the parent has died already; for a child that has to clean up when its parent dies later."""
+def outlive_parent(parent: int) -> None:
+    """From now on this process has something to clean up when its parent dies; exits when it has died already."""
+    _prctl(PR_SET_PDEATHSIG, 0)
     if os.getppid() != parent:
         os._exit(0)
 
