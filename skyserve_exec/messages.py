@@ -15,7 +15,7 @@ Room: every process. No I/O.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -259,13 +259,13 @@ class HandOff(Message):
 
 
 KINDS: dict[str, type[Message]] = {kind.__name__: kind for kind in Message.__subclasses__()}
+KIND_FIRST = {kind: f'{{"kind":"{kind.__name__}"'.encode() for kind in KINDS.values()}
 
 
 def encode(message: Message) -> bytes:
     """The message as JSON, without the length."""
-    body = {item.name: getattr(message, item.name) for item in fields(message)}
-    body["kind"] = type(message).__name__
-    return orjson.dumps(body)
+    fields = orjson.dumps(message)[1:]
+    return KIND_FIRST[type(message)] + (b"," if len(fields) > 1 else b"") + fields
 
 
 def decode(data: bytes | memoryview) -> Message:

@@ -62,7 +62,7 @@ def run_request(
     slot: str,
 ) -> Finished | HandOff:
     """Runs it to its end and says how it ended; never raises for what the operation does."""
-    with captured_output(Path(order.log_path)):
+    with captured_output(order.log_path):
         end = _call(order, running, operations, settings)
         why = baseline.restore(settings, interrupted=running.interrupted)
     if slot.startswith("long") and not why:
@@ -79,7 +79,7 @@ def run_request(
             reusable=not why,
             why_not_reusable=why,
         )
-    drop_empty_log(Path(order.log_path))
+    drop_empty_log(order.log_path)
     return Finished(order.request_id, end.outcome.value, end.result, end.error, end.exit_code, not why, why)
 
 

@@ -6,6 +6,7 @@ Room: every process. Elsewhere than on Linux these calls do nothing: the end of 
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import signal
 import sys
@@ -38,9 +39,14 @@ def adopt_orphans() -> None:
 
 def flush_c_streams() -> None:
     """Writes out what C code of this process left in stdio buffers (fflush(3) with NULL)."""
-    ctypes.CDLL(None).fflush(None)
+    _libc().fflush(None)
 
 
 def _prctl(option: int, value: int) -> None:
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+        _libc().prctl(option, value, 0, 0, 0)
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None)
