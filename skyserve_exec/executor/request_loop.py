@@ -48,7 +48,8 @@ def serve_requests(channel: Channel, slot: str, operations: LoadedOperations, se
             if isinstance(message, Leave):
                 return 0
             if isinstance(message, Run):
-                inbox.look_for_interrupt(message.request_id)
+                if baseline.served == 0:
+                    inbox.look_for_interrupt(message.request_id)
                 report = run_request(message, inbox.running, operations, settings, baseline, slot)
                 channel.send(report)
                 channel.flush_blocking()

@@ -12,7 +12,7 @@ from collections import deque
 from skyserve_exec.messages import Message, decode, encode
 
 LENGTH = struct.Struct(">I")
-RECEIVE_BYTES = 256 * 1024
+RECEIVE_BYTES = 64 * 1024
 JOINED_BYTES = 64 * 1024
 MAX_DESCRIPTORS = 8
 MAX_FRAME = 256 * 1024 * 1024
@@ -152,6 +152,8 @@ class Channel:
 
     def flush_blocking(self) -> None:
         """Writes everything that waits, however long it takes: only at the end of a process's life."""
+        if not self._outbox:
+            return
         self.sock.setblocking(True)
         try:
             self.flush()
