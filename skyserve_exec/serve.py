@@ -34,7 +34,7 @@ from typing import Any
 import setproctitle
 
 from skyserve_exec import settings as settings_module
-from skyserve_exec.errors import EXIT_OK, Conflict, SkyserveError, StartFailed
+from skyserve_exec.errors import EXIT_OK, EXIT_USAGE, BadInput, Conflict, SkyserveError, StartFailed
 from skyserve_exec.logsetup import ServerLog, open_for_children
 from skyserve_exec.paths import StateDir
 from skyserve_exec.pool import token_file
@@ -127,6 +127,8 @@ def _serve(settings: Settings, state_dir: StateDir, listener: socket.socket, *, 
             os.close(log_descriptor)
         _withdraw(state_dir, boot_id)
     if supervisor.failure:
+        if code == EXIT_USAGE:
+            raise BadInput(supervisor.failure, hint="Mend the module or leave it out of --operations.")
         raise StartFailed(supervisor.failure, hint="Mend that and start again.")
     log.info("stopped after %s; every process has ended", supervisor.desk.summary())
     return code

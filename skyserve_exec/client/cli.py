@@ -6,6 +6,7 @@ Room: the command line, main thread. Imports next to nothing, so that an early C
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib
 import os
 import signal
@@ -72,6 +73,8 @@ def _internal(error: Exception) -> SkyserveError:
         what = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
     else:
         what = f"{type(error).__name__}: {error}"
+    if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EIO}:
+        return SkyserveError(f"cannot write: {what}", hint="Free some space, or write to another place.")
     with contextlib.suppress(OSError):
         descriptor, name = tempfile.mkstemp(prefix="sky-fault-", suffix=".txt")
         os.close(descriptor)

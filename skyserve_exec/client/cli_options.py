@@ -35,7 +35,9 @@ def take_format(ctx: typer.Context, value: Format) -> Format:
 
 
 Output = Annotated[Format, typer.Option("-o", "--output", help="How to print.", callback=take_format)]
-Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")]
+Yes = Annotated[
+    bool, typer.Option("-y", "--yes", help="Do not ask for confirmation. Without a terminal nothing is asked.")
+]
 Follow = Annotated[bool, typer.Option("--follow/--no-follow", "-f", help="Go on until it ends.")]
 Tail = Annotated[int, typer.Option("--tail", min=0, help="Begin with the last so many lines; 0: all.", metavar="N")]
 Cluster = Annotated[str, typer.Argument(metavar="CLUSTER", autocompletion=complete_clusters, show_default=False)]

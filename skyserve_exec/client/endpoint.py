@@ -109,7 +109,13 @@ def is_loopback(host: str) -> bool:
 
 def _running(state: StateDir) -> str:
     # A dead server leaves its file behind, and its port may be somebody else's by now: the lock decides.
-    url = str(read_server_json(state).get("endpoint") or "") if is_held(state.lock) else ""
+    held = is_held(state.lock)
+    url = str(read_server_json(state).get("endpoint") or "") if held else ""
+    if held and not url:
+        raise ServerNotRunning(
+            f"a server holds {state.lock}, but {state.server_json.name} beside it does not say where it listens",
+            hint="It is starting or stopping: try again. If it stays so the file is damaged: end that process.",
+        )
     if not url:
         raise ServerNotRunning(
             f"no server is running (state directory {state.root})",

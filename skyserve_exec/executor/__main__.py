@@ -50,7 +50,7 @@ def main() -> int:
         channel.send(SpawnerReady(operations.describe_own()))
         Spawner(channel, signals, operations, environment.settings).run()
     except SkyserveError as error:
-        channel.send(SpawnerReady([], failure=f"{error.message} {error.hint}".strip()))
+        channel.send(SpawnerReady([], failure=error.message))
         channel.flush_blocking()
         return 1
     except ChannelClosed:

@@ -6,14 +6,13 @@ Room: executor or tail, between fork and its real work.
 from __future__ import annotations
 
 import os
-import sys
 from contextlib import suppress
-from io import FileIO, TextIOWrapper
 from pathlib import Path
 
 import setproctitle
 
 from skyserve_exec import logsetup
+from skyserve_exec.executor.captured_output import set_up_streams
 from skyserve_exec.messages import SpawnTail
 from skyserve_exec.system import deathwatch, fds
 from skyserve_exec.system.signals import restore_defaults
@@ -29,12 +28,7 @@ def become_executor(slot: str, parent: int, channel: int) -> None:
     logsetup.leave_to_operations()  # closes its file by itself, before the number can be another's
     fds.close_all_but({0, 1, 2, channel})
     setproctitle.setproctitle(f"sky: executor {slot}")
-    # Whatever is printed is in the log at once, as with python -u: also the part behind the last newline.
-    for number, name in ((1, "stdout"), (2, "stderr")):
-        raw = FileIO(number, "w", closefd=False)
-        stream = TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", newline="\n", write_through=True)
-        setattr(sys, name, stream)
-        setattr(sys, f"__{name}__", stream)
+    set_up_streams()
 
 
 def become_tail(order: SpawnTail, parent: int) -> None:

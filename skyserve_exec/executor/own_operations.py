@@ -22,6 +22,8 @@ from skyserve_exec.operation_table import Operation
 from skyserve_exec.own_operation import MARK, OwnOperation
 from skyserve_exec.states import ScheduleType
 
+PYTHONS_OWN = (__file__, importlib.__file__)  # where a module that is not there is looked for
+
 
 def load(modules: tuple[str, ...], taken: frozenset[str]) -> dict[str, LoadedOperation]:
     """The marked functions of these modules, by operation name.
@@ -53,10 +55,10 @@ def _import(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except Exception as error:  # a user's module may raise anything
-        where = traceback.extract_tb(error.__traceback__)[-1]
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
+        where = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames[-1].filename not in PYTHONS_OWN else ""
         raise BadInput(
-            f"operations: module {name} cannot be imported: {type(error).__name__}: {error} "
-            f"({where.filename}:{where.lineno})",
+            f"operations: module {name} cannot be imported: {type(error).__name__}: {error}{where}",
             hint="Mend the module or leave it out of --operations.",
         ) from None
 

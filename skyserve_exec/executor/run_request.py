@@ -33,6 +33,7 @@ from skyserve_exec.states import Outcome
 
 TRACEBACK_CHARACTERS = 8000
 MESSAGE_CHARACTERS = 10_000
+LARGEST_EXIT_CODE = 255
 MAYBE_LARGE = re.compile(r"\d{19}")
 
 
@@ -62,8 +63,11 @@ def run_request(
     slot: str,
 ) -> Finished | HandOff:
     """Runs it to its end and says how it ended; never raises for what the operation does."""
+    executor = os.getpid()
     with captured_output(order.log_path):
         end = _call(order, running, operations, settings)
+        if os.getpid() != executor:
+            os._exit(0)  # a child that the operation forked came back as well: only the executor answers
         why = baseline.restore(settings, interrupted=running.interrupted)
     if slot.startswith("long") and not why:
         why = "served its request"
@@ -121,6 +125,9 @@ def _ended_well(value: object, running: Running, settings: Settings) -> _End | T
     exit_code = None
     if isinstance(value, ExitCode):
         exit_code, value = value.code, value.result
+        if type(exit_code) is not int or not 0 <= exit_code <= LARGEST_EXIT_CODE:
+            message = f"ExitCode({exit_code!r}): an exit code is an integer from 0 to {LARGEST_EXIT_CODE}"
+            return _End(Outcome.FAILED, error=error_object("BadExitCode", message))
     try:
         result = _encoded(value)
     except (TypeError, ValueError, RecursionError) as error:
@@ -188,13 +195,20 @@ def _failed(error: BaseException, running: Running) -> _End:
         code = getattr(error, "job_exit_code", None)
         return _End(Outcome.FAILED, error=body, exit_code=code)
     if isinstance(error, SystemExit):
-        code = error.code if isinstance(error.code, int) else (0 if error.code is None else 1)
+        code = _exit_code_of(error)
         body = error_object("SystemExit", f"the operation left with exit code {code}: {_message_of(error)}")
         return _End(Outcome.FAILED, error=body, exit_code=code)
     text = "".join(traceback.format_exception(error))
     os.write(2, text.encode(errors="backslashreplace"))
     body = error_object(type(error).__name__, _message_of(error), traceback=_valid(text[-TRACEBACK_CHARACTERS:]))
     return _End(Outcome.FAILED, error=body)
+
+
+def _exit_code_of(error: SystemExit) -> int:
+    """As the system would have it: the lowest byte, 0 for None, 1 for a message."""
+    if error.code is None:
+        return 0
+    return error.code & LARGEST_EXIT_CODE if isinstance(error.code, int) else 1
 
 
 def _message_of(error: BaseException) -> str:

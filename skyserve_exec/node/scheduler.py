@@ -175,7 +175,7 @@ class Scheduler:
         if code is None:
             return "FAILED", None, job.lost
         if code > 128:
-            return "FAILED", code, f"killed by signal {code - 128}"
+            return "FAILED", code, f"exit code {code}: killed by signal {code - 128}, or a command in it was"
         return ("FAILED", code, f"exit code {code}") if code else ("SUCCEEDED", 0, None)
 
     def start_what_fits(self) -> None:

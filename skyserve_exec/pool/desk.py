@@ -27,6 +27,7 @@ from skyserve_exec.states import Cause, ScheduleType
 
 LARGEST_PUSHED = 64 * 1024  # characters of result and error; beyond it http reads the row
 TAIL_GRACE_SECONDS = 2.0
+COUNTERS = ("accepted", "started", "run_again", "handed_off", "succeeded", "failed", "cancelled")
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +45,7 @@ class Desk:
         self._claim_wanted: set[ScheduleType] = set(ScheduleType)
         self.running: dict[str, Running] = {}
         self.pending = {kind: pending.get(kind, 0) for kind in ScheduleType}
-        self.counters: dict[str, int] = {}
+        self.counters = dict.fromkeys(COUNTERS, 0)
         self.alarm_at = math.inf  # the earliest deadline or end of a grace period
         self.now = 0.0
 

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from skyserve_exec.errors import EXIT_INTERNAL, DiskFull, Draining, SkyserveError, Unavailable
+from skyserve_exec.errors import EXIT_INTERNAL, EXIT_USAGE, DiskFull, Draining, SkyserveError, Unavailable
 from skyserve_exec.logsetup import ServerLog
 from skyserve_exec.messages import (
     Cancel,
@@ -199,7 +199,7 @@ class Supervisor:
     def _on_spawner_ready(self, message: SpawnerReady) -> None:
         if message.failure:
             self.failure = message.failure
-            self.stop(message.failure, exit_code=2)
+            self.stop(message.failure, exit_code=EXIT_USAGE)
             return
         self.crew.spawner_ready, self.crew.spawner_deaths = True, 0
         if self.https.welcome is None:
